@@ -134,9 +134,7 @@ impl Link<'_> {
             match item {
                 Item::Batch { incoming, sequence } if self.shared.is_failing() => {
                     for incoming in incoming {
-                        if let Incoming::Event(event) = incoming {
-                            self.shared.drop_event(*event);
-                        }
+                        self.shared.drop_incoming(incoming);
                     }
                     if let Some(sequence) = sequence {
                         self.shared.drop_batch(sequence);

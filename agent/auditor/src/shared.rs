@@ -1,11 +1,10 @@
 //! State that the auditor's threads share: how far the store is, its health, what was lost.
 
 use ringfence_events::{decode::DecodeError, manifests::Identity};
-use ringfence_store::{Event, is_denied};
+use ringfence_store::{Event, Incoming, is_denied};
 use ringfence_wire::audit::Answer;
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
-    fmt::Display,
     io::Write as _,
     os::unix::net::UnixStream,
     sync::{
@@ -78,8 +77,10 @@ pub(crate) struct Health {
     pub moved_to: Option<String>,
     /// Events stored since the start.
     pub stored: u64,
-    /// Records refused, by reason.
+    /// Records and reports that are not in the store, by reason; events that cannot be stored are counted by container.
     pub undecodable: BTreeMap<&'static str, u64>,
+    /// The agents of which a report was refused.
+    pub misreporting: BTreeSet<String>,
 }
 
 /// Events of one container that could not be stored.
@@ -258,23 +259,35 @@ impl Shared {
 
     /// Counts a record that was refused.
     pub fn undecodable(&self, error: DecodeError) {
-        self.refused(error.reason(), &error);
-    }
-
-    /// Counts a report of an agent's worker that was refused: a subverted one would fill the log.
-    pub(crate) fn report_refused(&self, agent: &str) {
-        let what =
-            format_args!("the worker of agent {agent:?} reports what this auditor does not understand");
-        self.refused("report", &what);
-    }
-
-    fn refused(&self, reason: &'static str, what: &dyn Display) {
         let mut health = lock(&self.health);
-        let count = health.undecodable.entry(reason).or_default();
+        let count = health.undecodable.entry(error.reason()).or_default();
         if *count == 0 {
-            tracing::error!("{what}; counted from now on, see `ringfence status`");
+            tracing::error!("{error}; counted from now on, see `ringfence status`");
         }
         *count += 1;
+    }
+
+    /// Counts a report of an agent's worker that was refused: a subverted one would fill the log. The first of each agent is
+    /// logged, so that none hides another's.
+    pub(crate) fn report_refused(&self, agent: &str) {
+        let mut health = lock(&self.health);
+        *health.undecodable.entry("report").or_default() += 1;
+        if health.misreporting.insert(agent.to_owned()) {
+            tracing::error!(
+                "the worker of agent {agent:?} reports what this auditor does not understand; counted from now on, see `ringfence status`"
+            );
+        }
+    }
+
+    /// Counts what cannot be stored: an event, or a report about an agent.
+    pub(crate) fn drop_incoming(&self, incoming: Incoming) {
+        match incoming {
+            Incoming::Event(event) => self.drop_event(*event),
+            Incoming::Report(_) => {
+                *lock(&self.health).undecodable.entry("unstored_report").or_default() += 1;
+            }
+            _ => {}
+        }
     }
 
     /// Counts an event that cannot be stored, as often as it happened.

@@ -180,9 +180,7 @@ impl StoreWriter {
             } else {
                 tracing::error!("{events} events cannot be stored; they are counted as lost");
                 for incoming in pending {
-                    if let Incoming::Event(event) = incoming {
-                        self.shared.drop_event(*event);
-                    }
+                    self.shared.drop_incoming(incoming);
                 }
             }
         }

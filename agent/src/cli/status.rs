@@ -166,6 +166,10 @@ fn problems(core: &Status, store: &Result<AuditorStatus, String>) -> Vec<String>
             problems.extend(
                 store.corrupt_moved_to.iter().map(|path| format!("a corrupt database was moved to {path}")),
             );
+            let missing = store.undecodable.iter().filter(|(_, count)| *count > 0);
+            problems.extend(missing.map(|(reason, count)| {
+                format!("{count} records are not in the store, reason: {}", printable(reason))
+            }));
         }
         Err(error) if core.auditor.running => problems.push(format!("the auditor does not answer: {error}")),
         Err(_) => {}

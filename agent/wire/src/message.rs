@@ -235,7 +235,9 @@ pub struct AuditorStatus {
     pub failing: Option<String>,
     /// Where a corrupt database was moved to when this auditor started.
     pub corrupt_moved_to: Option<String>,
-    /// Records that could not be decoded, by reason. Always 0 unless programs and auditor differ in version.
+    /// Records of the kernel that could not be decoded, and reports about agents that were refused (`report`) or could not be
+    /// stored (`unstored_report`), by reason. Always 0 unless programs and auditor differ in version, a worker was taken over, or
+    /// the disk was full.
     pub undecodable: Vec<(String, u64)>,
     /// What was lost, per container; containers that lost nothing are left out.
     pub lost: Vec<Lost>,

@@ -1,7 +1,12 @@
 //! Flushes, who is woken, and what was dropped.
 
 use super::*;
-use ringfence_events::{decode::Decoded, manifests::Decider, samples};
+use ringfence_events::{
+    decode::Decoded,
+    manifests::Decider,
+    report::{CheckedPayload, CheckedReport},
+    samples,
+};
 use std::{io::Read as _, thread};
 
 #[test]
@@ -26,9 +31,15 @@ fn what_cannot_be_read_is_counted_by_its_kind() {
     let (_core, ours) = UnixStream::pair().expect("a pair");
     let shared = Shared::new(ours);
     (0..3).for_each(|_| shared.report_refused("a"));
+    shared.report_refused("b");
     shared.undecodable(DecodeError::Length);
-    let counted: Vec<u64> = shared.health().undecodable.values().copied().collect();
-    assert_eq!(counted, [1, 3]);
+    let payload = CheckedPayload::Tagged { tag: 1, container: "c".into() };
+    let report = CheckedReport { agent: "a".into(), uid: 5, at: 1, payload };
+    shared.drop_incoming(Incoming::Report(Box::new(report)));
+    let health = shared.health();
+    let counted: Vec<(&str, u64)> = health.undecodable.iter().map(|(kind, n)| (*kind, *n)).collect();
+    assert_eq!(counted, [("length", 1), ("report", 4), ("unstored_report", 1)]);
+    assert!(health.misreporting.iter().eq(["a", "b"]), "each is logged once");
 }
 
 #[test]

@@ -79,6 +79,13 @@ fn problems_come_first() {
 }
 
 #[test]
+fn records_and_reports_that_are_missing_are_said() {
+    let store = AuditorStatus { undecodable: vec![("report".into(), 3)], ..AuditorStatus::default() };
+    let problems = super::problems(&status(), &Ok(store));
+    assert_eq!(problems, ["3 records are not in the store, reason: report"]);
+}
+
+#[test]
 fn ages_have_at_most_two_units() {
     let at = |seconds| age(0, Timestamp::from_second(seconds).unwrap());
     assert_eq!(
