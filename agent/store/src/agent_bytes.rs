@@ -259,7 +259,8 @@ mod tests {
         }
         undo += "DROP INDEX intent_tool_calls_by_order; DROP INDEX idx_sessions_uid; DROP INDEX session_bounds_by_time;
             DROP INDEX session_bounds_removing; ALTER TABLE session_bounds DROP COLUMN written;
-            DROP INDEX rule_files_by_use;";
+            DROP INDEX rule_files_by_use; DROP TABLE calls_by_user; DROP INDEX tool_calls_flagged;
+            DROP INDEX sessions_by_time; DROP INDEX sessions_by_user;";
         writer.connection().execute_batch(&undo).expect("undoes");
         drop(writer);
         let writer = open(&file, 0).expect("opens").writer;

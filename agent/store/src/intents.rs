@@ -10,15 +10,15 @@ use ringfence_session::rows::{
 use ringfence_wire::tool_call::{Named as _, Outcome};
 use rusqlite::{Connection, OptionalExtension as _, Transaction, params};
 
-/// The last call of a user that is in an intent that time made. Of each session a few are looked at: whoever wrote since has
-/// one among them, but for a session whose last calls all name something.
+/// The last call of a user that is in an intent that time made. A few hundred are looked at, however many sessions the user has:
+/// whose last calls all name something begins a new intent.
 const LAST: &str = "
-    SELECT i.intent_id, c.requested_at,
+    SELECT i.intent_id, u.requested_at,
         (SELECT max(sequence_order) FROM intent_tool_calls x WHERE x.intent_id = i.intent_id)
-    FROM sessions s CROSS JOIN tool_calls c CROSS JOIN intent_tool_calls i CROSS JOIN intent_contexts n
-    WHERE s.uid = ?1 AND i.tool_call_id = c.id AND n.id = i.intent_id AND n.source IN ('time', 'tool_use')
-        AND c.id IN (SELECT id FROM tool_calls x WHERE x.session_id = s.id ORDER BY x.requested_at DESC LIMIT 16)
-    ORDER BY c.requested_at DESC LIMIT 1";
+    FROM (SELECT id, requested_at FROM calls_by_user WHERE uid = ?1 ORDER BY requested_at DESC, id DESC LIMIT 256) u
+        CROSS JOIN intent_tool_calls i CROSS JOIN intent_contexts n
+    WHERE i.tool_call_id = u.id AND n.id = i.intent_id AND n.source IN ('time', 'tool_use')
+    ORDER BY u.requested_at DESC LIMIT 1";
 /// The last call of a user's that was given an id. The plus keeps SQLite from looking at all sessions of the user.
 const EARLIER: &str = "
     SELECT n.id, n.evidence FROM tool_calls c JOIN sessions s ON s.id = c.session_id

@@ -51,8 +51,13 @@ const SESSION: &str = "SELECT s.id, s.uid, s.server_name, s.server_command, s.st
          (SELECT count(*) FROM tool_calls c WHERE c.session_id = s.id AND c.policy_action <> 'pass') AS flagged,
          (SELECT max(risk_score) FROM tool_calls c WHERE c.session_id = s.id) AS highest_risk
      FROM sessions s";
-/// A uid sees its own.
+/// A uid sees its own. For a few rows whose ids are known, or all in the order they came.
 const OWN: &str = "(?1 = 0 OR s.uid = ?1)";
+
+/// The same as a condition by which SQLite finds a user's rows without looking at others'.
+fn own(viewer: Viewer) -> &'static str {
+    if viewer.0 == 0 { "?1 = 0" } else { "s.uid = ?1" }
+}
 
 impl SessionReader {
     /// Opens a database.
@@ -80,6 +85,17 @@ impl SessionReader {
         Ok(self)
     }
 
+    /// The same, for questions that may take as long as they take.
+    ///
+    /// # Errors
+    /// [`Error::Sql`].
+    pub(crate) fn without_limit(mut self) -> Result<Self, Error> {
+        self.connection
+            .progress_handler(0, None::<fn() -> bool>)
+            .map_err(sql("bound a question no longer"))?;
+        Ok(self)
+    }
+
     pub(crate) fn connection(&self) -> &Connection {
         &self.connection
     }
@@ -89,8 +105,27 @@ impl SessionReader {
     /// # Errors
     /// [`Error::Sql`].
     pub fn calls<'a>(&self, viewer: Viewer, filter: &'a CallFilter) -> Result<Vec<Value>, Error> {
+        // A user's are found by the index that has them by time, unless they are all one session's.
+        let by_user = viewer.0 != 0 && filter.session.is_none();
+        let (index, whose, flagged, before, order) = if by_user {
+            (
+                "JOIN calls_by_user u ON u.id = c.id",
+                "u.uid = ?",
+                "u.flagged = 1",
+                "(u.requested_at, u.id) < (SELECT requested_at, id FROM tool_calls WHERE id = ?)",
+                "u.requested_at DESC, u.id DESC",
+            )
+        } else {
+            (
+                "",
+                own(viewer),
+                "c.policy_action != 'pass'",
+                "(c.requested_at, c.id) < (SELECT requested_at, id FROM tool_calls WHERE id = ?)",
+                "c.requested_at DESC, c.id DESC",
+            )
+        };
         // Only the conditions that are asked for, so that SQLite can choose an index for them.
-        let mut values: Vec<(&str, &dyn ToSql)> = vec![(OWN, &viewer.0)];
+        let mut values: Vec<(&str, &dyn ToSql)> = vec![(whose, &viewer.0)];
         let mut ask =
             |condition, value: Option<&'a dyn ToSql>| values.extend(value.map(|value| (condition, value)));
         // The plus keeps SQLite from the index over scores: it would sort a third of all calls by time.
@@ -100,16 +135,13 @@ impl SessionReader {
         ask("instr(s.container, ?) = 1", filter.container.as_ref().map(|v| v as _));
         ask("s.server_name = ?", filter.server.as_ref().map(|v| v as _));
         ask("instr(lower(c.tool_name), lower(?)) > 0", filter.tool.as_ref().map(|v| v as _));
-        ask(
-            "(c.requested_at, c.id) < (SELECT requested_at, id FROM tool_calls WHERE id = ?)",
-            filter.before.as_ref().map(|v| v as _),
-        );
+        ask(before, filter.before.as_ref().map(|v| v as _));
         let mut conditions: Vec<&str> = values.iter().map(|(condition, _)| *condition).collect();
         if filter.flagged {
-            conditions.push("c.policy_action != 'pass'");
+            conditions.push(flagged);
         }
         let text = format!(
-            "SELECT {CALL} WHERE {} ORDER BY c.requested_at DESC, c.id DESC LIMIT {}",
+            "SELECT {CALL} {index} WHERE {} ORDER BY {order} LIMIT {}",
             conditions.join(" AND "),
             filter.limit.min(MOST)
         );
@@ -187,7 +219,7 @@ impl SessionReader {
     /// # Errors
     /// [`Error::Sql`].
     pub fn sessions(&self, viewer: Viewer, limit: u32) -> Result<Vec<Value>, Error> {
-        let text = format!("{SESSION} WHERE {OWN} ORDER BY s.started_at DESC LIMIT ?2");
+        let text = format!("{SESSION} WHERE {} ORDER BY s.started_at DESC LIMIT ?2", own(viewer));
         self.rows(&text, &[&viewer.0, &limit.min(MOST)])
     }
 
@@ -209,7 +241,8 @@ impl SessionReader {
             None => self.rows(
                 &format!(
                     "SELECT i.* FROM intent_contexts i JOIN sessions s ON s.id = i.session_id
-                     WHERE {OWN} ORDER BY i.created_at DESC LIMIT {limit}"
+                     WHERE {} ORDER BY i.created_at DESC LIMIT {limit}",
+                    own(viewer)
                 ),
                 &[&viewer.0],
             )?,
@@ -297,11 +330,12 @@ impl SessionReader {
     pub fn heads(&self, viewer: Viewer, db: &str, running: bool) -> Result<Vec<Head>, Error> {
         let fail = sql("read the heads of journals");
         let running = if running { "AND s.ended_at IS NULL" } else { "" };
+        let own = own(viewer);
         let ledgers =
-            format!("SELECT s.uid, NULL, max(s.seq), s.hash FROM ledger s WHERE {OWN} GROUP BY s.uid");
+            format!("SELECT s.uid, NULL, max(s.seq), s.hash FROM ledger s WHERE {own} GROUP BY s.uid");
         let sessions = format!(
             "SELECT s.uid, s.id, s.journal_lines, s.journal_head FROM sessions s
-             WHERE {OWN} AND s.journal_lines > 0 {running} ORDER BY s.started_at DESC LIMIT {MOST_HEADS}"
+             WHERE {own} AND s.journal_lines > 0 {running} ORDER BY s.started_at DESC LIMIT {MOST_HEADS}"
         );
         let mut heads = Vec::new();
         for text in [ledgers, sessions] {
@@ -328,6 +362,7 @@ impl SessionReader {
     /// # Errors
     /// [`Error::Sql`].
     pub fn stats(&self, viewer: Viewer) -> Result<Value, Error> {
+        let own = own(viewer);
         let text = format!(
             "SELECT count(*) AS total_calls,
                  count(*) FILTER (WHERE c.policy_action = 'flag') AS flagged,
@@ -337,8 +372,8 @@ impl SessionReader {
                  count(*) FILTER (WHERE c.outcome IN ('denied', 'timeout')) AS denied,
                  count(*) FILTER (WHERE c.error IS NOT NULL) AS failed,
                  coalesce(round(avg(c.risk_score), 1), 0) AS average_risk,
-                 (SELECT count(*) FROM sessions s WHERE {OWN}) AS sessions
-             FROM tool_calls c JOIN sessions s ON s.id = c.session_id WHERE {OWN}"
+                 (SELECT count(*) FROM sessions s WHERE {own}) AS sessions
+             FROM tool_calls c JOIN sessions s ON s.id = c.session_id WHERE {own}"
         );
         Ok(self.rows(&text, &[&viewer.0])?.pop().unwrap_or_else(|| json!({})))
     }
@@ -470,3 +505,6 @@ fn fields(row: &Row<'_>, shown: Shown) -> rusqlite::Result<Value> {
     }
     Ok(Value::Object(fields))
 }
+
+#[cfg(test)]
+mod tests;

@@ -290,4 +290,28 @@ pub(crate) const MIGRATIONS: &[&str] = &[
     ",
     // 18: those that nobody uses are found without reading the texts of all.
     "CREATE INDEX rule_files_by_use ON rule_files (uid, used);",
+    // 19: what a user asks for is found without looking at what others have. The table is an index over two tables.
+    "
+    CREATE TABLE calls_by_user (
+        uid             INTEGER NOT NULL,   -- the session's
+        requested_at    TIMESTAMP NOT NULL, -- the call's, as its id
+        id              TEXT NOT NULL,
+        flagged         INTEGER NOT NULL,   -- 1: some rule applies to it
+        PRIMARY KEY (uid, requested_at, id)
+    ) WITHOUT ROWID;
+    INSERT INTO calls_by_user
+        SELECT s.uid, c.requested_at, c.id, c.policy_action != 'pass' FROM tool_calls c JOIN sessions s ON s.id = c.session_id;
+    CREATE INDEX calls_by_user_flagged ON calls_by_user (uid, requested_at, id) WHERE flagged = 1;
+    CREATE TRIGGER tool_calls_come AFTER INSERT ON tool_calls BEGIN
+        INSERT INTO calls_by_user
+            SELECT uid, NEW.requested_at, NEW.id, NEW.policy_action != 'pass' FROM sessions WHERE id = NEW.session_id;
+    END;
+    CREATE TRIGGER tool_calls_go AFTER DELETE ON tool_calls BEGIN
+        DELETE FROM calls_by_user WHERE id = OLD.id AND requested_at = OLD.requested_at
+            AND uid = (SELECT uid FROM sessions WHERE id = OLD.session_id);
+    END;
+    CREATE INDEX tool_calls_flagged ON tool_calls (requested_at, id) WHERE policy_action != 'pass';
+    CREATE INDEX sessions_by_time ON sessions (started_at);
+    CREATE INDEX sessions_by_user ON sessions (uid, started_at);
+    ",
 ];

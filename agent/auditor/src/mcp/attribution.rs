@@ -167,7 +167,7 @@ fn known_to(sessions: &Sessions, session: &Inside) -> u64 {
 pub(crate) fn of_call(sessions: &Sessions, viewer: Viewer, call: &str) -> Result<(Vec<Event>, bool), Error> {
     sessions.settle();
     sessions.refresh(viewer);
-    let Some(flight) = SessionReader::open(&sessions.db)?.flight(viewer, call)? else {
+    let Some(flight) = sessions.readers.ask(|reader| reader.flight(viewer, call))? else {
         return Ok((Vec::new(), false));
     };
     let stored = Reader::open(&sessions.db)?.events_during(viewer, &flight, MOST_EVENTS + 1)?;

@@ -83,7 +83,7 @@ impl Sessions {
         lane: Lane,
     ) -> Result<bool, store::Error> {
         // Whoever's change it is, the text is that of this hash.
-        let waits = SessionReader::open(&self.db)?.pending_text(Viewer(viewer), path, sha256)?;
+        let waits = self.readers.ask(|reader| reader.pending_text(Viewer(viewer), path, sha256))?;
         let Some(text) = waits else { return Ok(false) };
         let order = SessionOrder::RuleFile { answers: None, path: path.to_owned(), text, held: None };
         let Ok(frame) = link::frame(&order) else { return Ok(false) };

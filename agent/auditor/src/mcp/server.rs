@@ -172,8 +172,9 @@ fn converse(
         McpRequest::Offer { sessions: mut offered } => {
             offered.truncate(MAX_OFFERED);
             offered.retain(|session| uuid::Uuid::try_parse(session).is_ok() && !sessions.is_linked(session));
-            let found = SessionReader::open(&sessions.db)
-                .and_then(|reader| Ok((reader.removed(viewer, &offered)?, reader.missing(viewer, offered)?)));
+            let found = sessions
+                .readers
+                .ask(|reader| Ok((reader.removed(viewer, &offered)?, reader.missing(viewer, offered)?)));
             match found {
                 Ok((removed, mut wanted)) => {
                     wanted.truncate(MAX_WANTED);
@@ -204,8 +205,9 @@ fn converse(
                 reader.calls(viewer, &filter)
             })
         }
-        question => SessionReader::open(&sessions.db)
-            .and_then(|reader| match question {
+        question => sessions
+            .readers
+            .ask(|reader| match question {
                 McpRequest::Calls { risk, verdict, session, container, limit } => {
                     let filter =
                         CallFilter { risk, verdict, session, container, limit, ..CallFilter::default() };
@@ -241,9 +243,9 @@ fn of_session(
     beginning: &str,
     rows: impl FnOnce(&SessionReader, String) -> Result<Vec<serde_json::Value>, store::Error>,
 ) -> McpReply {
-    let found = SessionReader::open(&sessions.db).and_then(|reader| {
+    let found = sessions.readers.ask(|reader| {
         let id = reader.whole_session(viewer, beginning)?;
-        id.map(|id| rows(&reader, id)).transpose()
+        id.map(|id| rows(reader, id)).transpose()
     });
     match found {
         Ok(Some(rows)) => McpReply::Rows { rows },
@@ -263,7 +265,7 @@ pub(crate) fn detail(
     viewer: Viewer,
     call: &str,
 ) -> Result<Option<serde_json::Value>, store::Error> {
-    let Some(mut row) = SessionReader::open(&sessions.db)?.call(viewer, call)? else { return Ok(None) };
+    let Some(mut row) = sessions.readers.ask(|reader| reader.call(viewer, call))? else { return Ok(None) };
     let (events, cut) = attribution::of_call(sessions, viewer, call)?;
     row["events"] = serde_json::json!(events);
     row["events_cut"] = cut.into();

@@ -19,7 +19,7 @@ use nix::{
 };
 use ringfence_base::{clock, error::chain, quota::Permit};
 use ringfence_session::{journal::is_name, reload};
-use ringfence_store::{self as store, SessionReader};
+use ringfence_store as store;
 use ringfence_wire::{
     conn::Conn,
     frame::FrameError,
@@ -169,7 +169,7 @@ pub(super) fn link(
 
 /// The first answer. Nothing else is sent before it: rules that change meanwhile are kept, and go after it.
 fn welcome(link: &LinkWriter, sessions: &Sessions, uid: u32) -> Result<(), FrameError> {
-    match SessionReader::open(&sessions.db).and_then(|reader| reader.stored_rules(uid)) {
+    match sessions.readers.ask(|reader| reader.stored_rules(uid)) {
         Ok(rules) => link.open(&McpReply::Welcome { port: sessions.port.load(Ordering::SeqCst), rules }),
         Err(error) => link.open(&McpReply::Failed(Failure::new(chain(&error)))),
     }
@@ -309,7 +309,7 @@ fn describe(
     if !is_name(call) {
         return None;
     }
-    let row = SessionReader::open(&sessions.db).and_then(|reader| reader.paused(call, ARGUMENTS)).ok()??;
+    let row = sessions.readers.ask(|reader| reader.paused(call, ARGUMENTS)).ok()??;
     let text = |key: &str| row.get(key).and_then(serde_json::Value::as_str).unwrap_or_default().to_owned();
     let list = |key: &str| {
         let items = row.get(key).and_then(serde_json::Value::as_array);

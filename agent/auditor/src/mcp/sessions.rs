@@ -20,7 +20,7 @@ use ringfence_base::{
     quota::{Bounds, Lanes, Owners, Permits, Refusals},
 };
 use ringfence_session::rows::ingest::Row;
-use ringfence_store::{SessionReader, SessionWriter, Viewer};
+use ringfence_store::{SessionReaders, SessionWriter, Viewer};
 use ringfence_wire::message::McpStatus;
 use std::{
     collections::HashMap,
@@ -97,6 +97,8 @@ pub struct Sessions {
     pub waiting: Waiting,
     /// Links that are up.
     pub links: Permits,
+    /// What asks the store.
+    pub(crate) readers: SessionReaders,
     /// Each session's link.
     pub(super) linked: Mutex<HashMap<String, Linked>>,
     /// Which connection has a session, from before its journal is read to after.
@@ -163,6 +165,7 @@ impl Sessions {
                 SessionWriter::new(db.clone(), bound).with_owners(owners.clone()),
                 owners.clone(),
             ),
+            readers: SessionReaders::new(db.clone()),
             db,
             waiting: Waiting::new(owners.clone()),
             links: within(MAX_CONNECTIONS, SESSIONS_EACH),
@@ -217,8 +220,7 @@ impl Sessions {
         still: &dyn Fn() -> bool,
     ) -> Result<Option<Claim>, String> {
         // A store that cannot be read yet is asked once more, by the writer.
-        let reader = SessionReader::open(&self.db);
-        if reader.and_then(|reader| reader.is_another_s(session, uid)).unwrap_or(false) {
+        if self.readers.ask(|reader| reader.is_another_s(session, uid)).unwrap_or(false) {
             return Err(intake::Error::NotYours.to_string());
         }
         self.claims.claim(session, uid, stream, still).map_err(|error| error.to_string())

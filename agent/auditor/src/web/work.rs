@@ -3,7 +3,7 @@
 use super::{dashboard::Dashboard, gate, refusal::Refusal};
 use axum::http::StatusCode;
 use ringfence_store::{self as store, SessionReader};
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 use tokio::task;
 
 /// How long the store may take for an answer.
@@ -14,12 +14,8 @@ pub(super) async fn ask<T: Send + 'static>(
     dashboard: &Dashboard,
     question: impl FnOnce(&SessionReader) -> Result<T, store::Error> + Send + 'static,
 ) -> Result<T, Refusal> {
-    let db = dashboard.sessions.db.clone();
-    blocking(move || {
-        let answered = SessionReader::open(&db).and_then(|reader| question(&reader.within(QUESTION)?));
-        Ok(answered?)
-    })
-    .await
+    let sessions = Arc::clone(&dashboard.sessions);
+    blocking(move || Ok(sessions.readers.ask_within(QUESTION, question)?)).await
 }
 
 /// Does what may block, when the asker's turn has a thread for it. The turn lasts as long as the work: a client that hangs up
