@@ -313,3 +313,15 @@ fn one(boot: &Boot, words: &[&str], added: &[Added], among_others: bool) -> Tap 
     ));
     tap
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{BOOTS, Series};
+
+    #[test]
+    fn every_kernel_is_booted() {
+        for series in Series::all() {
+            assert!(BOOTS.iter().any(|boot| boot.series == *series), "BOOTS has none of {series}");
+        }
+    }
+}

@@ -257,6 +257,16 @@ mod tests {
     }
 
     #[test]
+    fn the_manual_has_every_metric() {
+        let manual = include_str!("../../../docs/operate.md");
+        let text = Metrics::default().text(0, 0, Losses::default()).expect("text");
+        for name in text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()) {
+            let is_there = ["", "_total"].iter().any(|end| manual.contains(&format!("`{name}{end}`")));
+            assert!(is_there, "docs/operate.md has no {name}");
+        }
+    }
+
+    #[test]
     fn hostile_names_are_escaped_and_their_number_is_bounded() {
         let metrics = Metrics::default();
         metrics.count("a\"}\n1", &decided("approved"));

@@ -115,6 +115,38 @@ macro_rules! field {
     }};
 }
 
+/// Every field of the header, so that a new one is an error here: [`record`] is to read it.
+const _: fn(Header) = |header| {
+    let Header {
+        version: _,
+        op: _,
+        verdict: _,
+        flags: _,
+        time: _,
+        container: _,
+        call: _,
+        start: _,
+        generation: _,
+        pid: _,
+        tgid: _,
+        ppid: _,
+        uid: _,
+        detail: _,
+        repeats: _,
+        rule_kind: _,
+        rule: _,
+        axes: _,
+        family: _,
+        port: _,
+        addr: _,
+        path_len: _,
+        path2_len: _,
+        exe_len: _,
+        section: _,
+        target: _,
+    } = header;
+};
+
 /// Decodes one record, which must be exactly one record.
 ///
 /// # Errors

@@ -37,34 +37,63 @@ pub struct Stored {
 /// The event for the world.
 pub fn event(stored: &Stored) -> Event {
     let record = &stored.record;
+    // What of a record has a key: a new field is an error here.
+    let Decoded {
+        op,
+        verdict,
+        call,
+        start,
+        pid,
+        tgid,
+        ppid,
+        uid,
+        repeats,
+        exe,
+        // In `flags` and `target`, or with the rule that decided.
+        flags: record_flags,
+        detail: _,
+        rule_kind: _,
+        rule: _,
+        axes: _,
+        family: _,
+        port: _,
+        addr: _,
+        target: _,
+        path: _,
+        path2: _,
+        // As the store has them.
+        time: _,
+        container: _,
+        generation: _,
+    } = record;
     let mut event = Event {
         ts: clock::rfc3339(stored.ts),
         id: stored.id,
         container: stored.container.clone(),
         profile: stored.profile.clone(),
-        verdict: match record.verdict {
+        verdict: match *verdict {
             verdict::ALLOWED => Verdict::Allowed,
             verdict::WOULD_DENY => Verdict::WouldDeny,
             _ => Verdict::Denied,
         },
-        op: Op::of(record.op).map_or("unknown", Op::name).to_owned(),
+        op: Op::of(*op).map_or("unknown", Op::name).to_owned(),
         target: target(record),
         flags: flags(record),
-        pid: record.pid,
-        tgid: record.tgid,
-        ppid: record.ppid,
-        exec_id: format!("{}:{}", record.tgid, record.start),
-        exe: record.exe.clone(),
-        uid: record.uid,
+        pid: *pid,
+        tgid: *tgid,
+        ppid: *ppid,
+        exec_id: format!("{tgid}:{start}"),
+        exe: exe.clone(),
+        uid: *uid,
         rule: rule(&stored.decider),
         tool_call: None,
         attribution: Certainty::None,
         candidates: Vec::new(),
-        repeats: record.repeats,
+        repeats: *repeats,
     };
-    if record.call != 0 {
-        let call = stored.call.clone().unwrap_or_else(|| format!("tag:{:x}", record.call));
-        let is_debugged = record.flags & event::FLAG_DEBUGGED != 0;
+    if *call != 0 {
+        let call = stored.call.clone().unwrap_or_else(|| format!("tag:{call:x}"));
+        let is_debugged = record_flags & event::FLAG_DEBUGGED != 0;
         let attribution =
             if is_debugged { Attribution::Ambiguous(vec![call]) } else { Attribution::Exact(call) };
         attribute(&mut event, attribution);
@@ -312,6 +341,22 @@ mod tests {
                 + r#""ppid":99,"exec_id":"100:4000000000","exe":"/usr/bin/cat","uid":1000,"rule":"default","#
                 + r#""tool_call":null,"attribution":"none","repeats":1}"#
         );
+    }
+
+    #[test]
+    fn the_manual_has_every_key_operation_and_fixed_rule() {
+        let manual = include_str!("../../../docs/events.md");
+        let has = |name: &str| assert!(manual.contains(&format!("`{name}`")), "docs/events.md has no {name}");
+        let json = serde_json::to_value(event(&stored(samples::decoded()))).expect("serialises");
+        for key in json.as_object().expect("an object").keys() {
+            has(key);
+        }
+        for op in (0..=u8::MAX).filter_map(Op::of) {
+            has(op.name());
+        }
+        for fixed in (0..=u32::from(u8::MAX)).filter_map(Fixed::of) {
+            has(&format!("fixed:{}", fixed.name()));
+        }
     }
 
     #[test]

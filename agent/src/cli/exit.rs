@@ -3,24 +3,34 @@
 use ringfence_launch as launch;
 use std::process::ExitCode;
 
-/// How a command ends. `run`, `mcp` and `tools` end with the status of the process that they started, where it ran.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-pub(crate) enum Exit {
+/// The one list of statuses: a variant, its number, and what it means for which commands.
+macro_rules! statuses {
+    ($($(#[$doc:meta])* $Variant:ident = $number:expr, $meaning:literal;)*) => {
+        /// How a command ends. `run`, `mcp` and `tools` end with the status of the process that they started, where it ran.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        #[repr(u8)]
+        pub(crate) enum Exit { $($(#[$doc])* $Variant = $number),* }
+
+        /// What each status means.
+        const TABLE: &[(Exit, &str)] = &[$((Exit::$Variant, $meaning)),*];
+    };
+}
+
+statuses! {
     /// The command succeeded; to a question, the answer is yes.
-    Success = 0,
+    Success = 0, "success; for a check: nothing is wrong; for a question: yes";
     /// The command failed; to a question, the answer is no.
-    Failure = 1,
+    Failure = 1, "error; for a check: something is wrong; for a question: no; doctor: partial enforcement";
     /// Something needs attention. clap uses the same status for a command line that it cannot parse.
-    Attention = 2,
+    Attention = 2, "wrong usage; status, agent pin: something needs attention; doctor: no enforcement";
     /// There is no answer without more privilege.
-    Unknown = 3,
+    Unknown = 3, "doctor: unknown, because only root can look";
     /// The command was not started, because it could not be confined.
-    NotConfined = launch::FAILED,
+    NotConfined = launch::FAILED, "run, mcp, tools: the command could not be confined, so it was not started";
     /// The command was found and could not be executed, as env(1) has it.
-    NotExecutable = launch::NOT_EXECUTABLE,
+    NotExecutable = launch::NOT_EXECUTABLE, "run, mcp: the command was found but could not be executed";
     /// The command was not found, as env(1) has it.
-    NotFound = launch::NOT_FOUND,
+    NotFound = launch::NOT_FOUND, "run, mcp: the command was not found";
 }
 
 impl From<Exit> for u8 {
@@ -35,20 +45,6 @@ impl From<Exit> for ExitCode {
     }
 }
 
-/// What each status means, and for which commands.
-const TABLE: [(Exit, &str); 7] = [
-    (Exit::Success, "success; for a check: nothing is wrong; for a question: yes"),
-    (
-        Exit::Failure,
-        "error; for a check: something is wrong; for a question: no; doctor: partial enforcement",
-    ),
-    (Exit::Attention, "wrong usage; status, agent pin: something needs attention; doctor: no enforcement"),
-    (Exit::Unknown, "doctor: unknown, because only root can look"),
-    (Exit::NotConfined, "run, mcp, tools: the command could not be confined, so it was not started"),
-    (Exit::NotExecutable, "run, mcp: the command was found but could not be executed"),
-    (Exit::NotFound, "run, mcp: the command was not found"),
-];
-
 /// What has no number of its own in [`TABLE`].
 const OTHERS: [(&str, &str); 2] = [
     ("128+N", "run, mcp, tools: signal N ended the command; 134: a bug ended ringfence itself"),
@@ -57,7 +53,7 @@ const OTHERS: [(&str, &str); 2] = [
 
 /// The rows of the table: a status and its meaning.
 pub(super) fn rows() -> impl Iterator<Item = (String, &'static str)> {
-    let numbered = TABLE.into_iter().map(|(exit, meaning)| (u8::from(exit).to_string(), meaning));
+    let numbered = TABLE.iter().map(|(exit, meaning)| (u8::from(*exit).to_string(), *meaning));
     numbered.chain(OTHERS.map(|(status, meaning)| (status.to_owned(), meaning)))
 }
 

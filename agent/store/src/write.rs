@@ -227,7 +227,35 @@ struct Rows<'a> {
 impl Rows<'_> {
     fn event(&mut self, event: &Event) -> rusqlite::Result<()> {
         let record = &event.record;
-        let container = self.container(record.container, event.identity.as_deref())?;
+        // Every field has a column: a new one is an error here.
+        let Decoded {
+            op,
+            verdict,
+            flags,
+            time,
+            container: kernel,
+            call,
+            start,
+            generation,
+            pid,
+            tgid,
+            ppid,
+            uid,
+            detail,
+            repeats,
+            // Of what decided, the columns have what the manifest says.
+            rule_kind: _,
+            rule: _,
+            axes,
+            family,
+            port,
+            addr,
+            target,
+            path,
+            path2,
+            exe,
+        } = record;
+        let container = self.container(*kernel, event.identity.as_deref())?;
         let (rule_kind, fixed, rule) = match &event.decider {
             Decider::Rule(rule) => (rule::SLOT, 0, Some(self.rule(rule)?)),
             Decider::Default => (rule::DEFAULT, 0, None),
@@ -237,10 +265,10 @@ impl Rows<'_> {
         };
         let text = |t: &Option<String>| t.as_ref().map_or(0, String::len);
         // The row's numbers and its index entries take about 120 bytes.
-        let bytes = 120 + text(&record.path) + text(&record.path2) + record.exe.len();
+        let bytes = 120 + text(path) + text(path2) + exe.len();
         *self.uncommitted.bytes.entry(container).or_default() += bytes as i64;
         if is_denied(record) {
-            *self.uncommitted.denials.entry(container).or_default() += i64::from(record.repeats);
+            *self.uncommitted.denials.entry(container).or_default() += i64::from(*repeats);
         }
         self.step
             .prepare_cached(
@@ -252,30 +280,30 @@ impl Rows<'_> {
             .execute(params![
                 event.ts,
                 container,
-                record.op,
-                record.verdict,
-                record.flags,
-                record.detail,
-                record.target,
-                record.pid,
-                record.tgid,
-                record.ppid,
-                record.uid,
-                record.start.cast_signed(),
-                record.call.cast_signed(),
-                record.generation,
-                record.repeats,
+                op,
+                verdict,
+                flags,
+                detail,
+                target,
+                pid,
+                tgid,
+                ppid,
+                uid,
+                start.cast_signed(),
+                call.cast_signed(),
+                generation,
+                repeats,
                 rule_kind,
                 fixed,
                 rule,
-                record.axes,
-                record.family,
-                record.port,
-                (record.family != 0).then_some(record.addr),
-                record.path,
-                record.path2,
-                record.exe,
-                record.time.cast_signed(),
+                axes,
+                family,
+                port,
+                (*family != 0).then_some(*addr),
+                path,
+                path2,
+                exe,
+                time.cast_signed(),
             ])?;
         Ok(())
     }

@@ -13,6 +13,10 @@ pub const LARGE_SECTION: usize = crate::MAX_PATH + 256;
 pub const SLACK: usize = 256;
 
 /// Fixed part of a record.
+///
+/// A new field is filled in `ebpf/src/emit.rs` (`head`) and in `ebpf/src/egress.rs` (`record`): what is not filled there is
+/// what the ring held before. The compiler names its readers: `decode.rs` and `present.rs` in `agent/events`, then `read.rs`
+/// and `write.rs` in `agent/store`, where it gets a column. Records are an ABI: change [`crate::ABI_VERSION`].
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {

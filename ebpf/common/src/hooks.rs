@@ -1,5 +1,5 @@
-//! The LSM hooks that have a program. A new hook begins here: its line in the table, then its program in `ebpf/src`, its
-//! line in `ebpf/coverage/coverage.toml`, and a case in `vm-tests/cases` that is tagged with it.
+//! The LSM hooks that have a program. A new hook begins here: its line in the table, then its program in `ebpf/src`, a case
+//! in `vm-tests/cases` that is tagged with it, and in `ebpf/coverage/coverage.toml` its group and its case under `shown`.
 
 /// One program, called as the LSM hook that it is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,6 +3,7 @@
 use super::apt::{Apt, Mirrors};
 use crate::report::{quietly, say, step};
 use anyhow::{Context, Result, bail};
+use clap::ValueEnum as _;
 use ringfence_ebpf_build::cache_dir;
 use std::collections::BTreeSet;
 use std::fmt;
@@ -42,7 +43,8 @@ const WANTED: &[&str] = &[
     "autofs4",
 ];
 
-/// A line of kernels; the newest of each is taken.
+/// A line of kernels; the newest of each is taken. The compiler names what a new one needs here, and a test asks for a boot
+/// in `vm_test.rs`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Series {
     /// Debian 12's own, the oldest supported.
@@ -57,7 +59,10 @@ pub(crate) enum Series {
 }
 
 impl Series {
-    pub(crate) const ALL: [Series; 3] = [Series::V6_1, Series::V6_12, Series::Newest];
+    /// Every line.
+    pub(crate) fn all() -> &'static [Series] {
+        Series::value_variants()
+    }
 
     fn name(self) -> &'static str {
         match self {
@@ -110,7 +115,7 @@ impl Kernel {
 
 /// The kernels in the cache, whatever their age.
 pub(crate) fn installed() -> Vec<Kernel> {
-    Series::ALL.into_iter().filter_map(read).collect()
+    Series::all().iter().copied().filter_map(read).collect()
 }
 
 /// Fetches the kernels that are missing and looks for newer ones once a week.

@@ -70,7 +70,7 @@ pub(crate) fn everything() -> Result<()> {
 }
 
 fn kernels_and_image() -> Result<()> {
-    let kernels = kernels::install(&Series::ALL)?;
+    let kernels = kernels::install(Series::all())?;
     image::install(&kernels).map(drop)
 }
 
@@ -115,8 +115,8 @@ fn missing() -> Vec<String> {
     missing.extend(parties::missing_lines());
     missing.extend(llm_parties::missing_lines());
     let kernels = kernels::installed();
-    for series in Series::ALL {
-        if !kernels.iter().any(|kernel| kernel.series == series) {
+    for series in Series::all() {
+        if !kernels.iter().any(|kernel| kernel.series == *series) {
             missing.push(format!("kernel {series}: the VM tests boot it"));
         }
     }
