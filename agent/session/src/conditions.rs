@@ -1,4 +1,5 @@
-//! The conditions of a rule: as a file has them, compiled, matched with a call, compared with another rule's. Pure.
+//! The conditions of a rule: as a file has them, as a database has them, compiled, matched with a call, compared with
+//! another rule's. Pure.
 //!
 //! Every function here names all conditions and all facts of a call, so that the compiler asks each of them about a new
 //! one. What a condition may look at is in [`Facts`], by which judgements are cached as well.
@@ -135,6 +136,46 @@ impl FileRule {
             _ => None,
         }
     }
+}
+
+/// What a column holds that is named as a condition.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Cell {
+    /// A text, or names with commas between them; nothing where the rule has no such condition.
+    Text(Option<String>),
+    /// A number.
+    Number(u8),
+}
+
+/// Conditions as a database has them, each with the name of its column.
+pub fn columns(conditions: &Conditions) -> Vec<(&'static str, Cell)> {
+    let Conditions { tool_pattern, server_pattern, min_risk_score, operation_types } = conditions;
+    let names = operation_types.as_ref().map(|list| {
+        let names: Vec<&str> = list.iter().map(Recorded::as_str).collect();
+        names.join(",")
+    });
+    vec![
+        ("tool_pattern", Cell::Text(tool_pattern.clone())),
+        ("server_pattern", Cell::Text(server_pattern.clone())),
+        ("min_risk_score", Cell::Number(*min_risk_score)),
+        ("operation_types", Cell::Text(names)),
+    ]
+}
+
+/// Conditions from their [`columns`]: `text` and `number` read one, by its name.
+///
+/// # Errors
+/// Those of the two.
+pub fn from_columns<E>(
+    text: impl Fn(&str) -> Result<Option<String>, E>,
+    number: impl Fn(&str) -> Result<Option<u8>, E>,
+) -> Result<Conditions, E> {
+    Ok(Conditions {
+        tool_pattern: text("tool_pattern")?,
+        server_pattern: text("server_pattern")?,
+        min_risk_score: number("min_risk_score")?.unwrap_or(0),
+        operation_types: text("operation_types")?.map(|names| List::Text(names).names()),
+    })
 }
 
 /// What conditions may look at in a call.

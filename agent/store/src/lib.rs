@@ -9,7 +9,8 @@
 //! | `session_writer`, `mcp_write`, `mcp_read` | MCP sessions: the writer; a journal's entries to rows; rows as JSON |
 //! | `filter` | which calls are asked for |
 //! | `ledger` | the ledger of sessions |
-//! | `policy_rules`, `rule_files` | rules of the database; which rule file is in force, and changes that wait for a person |
+//! | `policy_rules`, `condition_columns` | rules of the database; the columns of their conditions |
+//! | `rule_files` | which rule file is in force, and changes that wait for a person |
 //! | `agents`, `agent_bytes` | agents: requests, tool calls, tags, refusals; a bound on the bytes of their rows |
 //! | `intents`, `spans` | which intent a call belongs to; which calls were in flight, for attribution |
 //! | `stderr` | what servers wrote to standard error |
@@ -23,6 +24,7 @@
 
 mod agent_bytes;
 mod agents;
+mod condition_columns;
 mod connection;
 mod error;
 mod event_retention;
