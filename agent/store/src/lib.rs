@@ -50,10 +50,11 @@ mod turn;
 mod write;
 
 pub use agents::{AgentCall, AgentIntent, TraceTarget};
+pub use condition_columns::mcp_schema_sql;
 pub use error::Error;
 pub use filter::CallFilter;
 pub use mcp_read::{SessionReader, Shown};
-pub use mcp_schema::{SCHEMA as MCP_SCHEMA, TABLES as MCP_TABLES};
+pub use mcp_schema::TABLES as MCP_TABLES;
 pub use read::{Filter, Losses, Reader, Viewer};
 pub use retention::Retention;
 pub use rule_files::{Compared, Standing};
