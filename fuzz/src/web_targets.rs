@@ -110,7 +110,7 @@ fn posted(body: &[u8]) {
     let compiled = rules::compile(written).expect("an interceptor can use it");
     for (server, tool) in [("db", "delete_x"), ("", ""), ("fs", "read_file")] {
         let risk = risk::assess(tool, &Value::Null, false);
-        let facts = Facts { server, tool, risk: &risk };
+        let facts = Facts::new(server, tool, &risk);
         let with = rules::judge(std::slice::from_ref(&compiled), facts);
         assert!(with.action >= rules::judge(&[], facts).action);
     }

@@ -189,6 +189,33 @@ pub struct Facts<'a> {
     pub risk: &'a Risk,
 }
 
+impl<'a> Facts<'a> {
+    /// Of a call that is only tried: no session is there to tell more.
+    pub const fn new(server: &'a str, tool: &'a str, risk: &'a Risk) -> Self {
+        Self { server, tool, risk }
+    }
+}
+
+/// [`Facts`] that are kept.
+#[derive(Debug)]
+pub(super) struct KeptFacts {
+    server: String,
+    tool: String,
+    risk: Risk,
+}
+
+impl KeptFacts {
+    pub(super) fn new(facts: Facts<'_>) -> Self {
+        let Facts { server, tool, risk } = facts;
+        Self { server: server.to_owned(), tool: tool.to_owned(), risk: risk.clone() }
+    }
+
+    pub(super) fn get(&self) -> Facts<'_> {
+        let Self { server, tool, risk } = self;
+        Facts { server, tool, risk }
+    }
+}
+
 /// Conditions, ready to be matched.
 #[derive(Debug, Clone)]
 pub(super) struct Matcher {
@@ -316,4 +343,20 @@ impl<'a> Scope<'a> {
             && (tool_pattern.is_none() || *tool_pattern == other.tool_pattern)
             && (server_pattern.is_none() || *server_pattern == other.server_pattern)
     }
+}
+
+/// As [`Scope::covers`] is meant, condition by condition.
+#[cfg(test)]
+pub(super) fn covers_plainly(wide: &Conditions, narrow: &Conditions) -> bool {
+    let Conditions { tool_pattern, server_pattern, min_risk_score, operation_types } = wide;
+    let wider = |wide: &Option<String>, narrow: &Option<String>| wide.is_none() || wide == narrow;
+    let operations = match (operation_types, &narrow.operation_types) {
+        (None, _) => true,
+        (Some(_), None) => false,
+        (Some(wide), Some(narrow)) => narrow.iter().all(|operation| wide.contains(operation)),
+    };
+    *min_risk_score <= narrow.min_risk_score
+        && wider(tool_pattern, &narrow.tool_pattern)
+        && wider(server_pattern, &narrow.server_pattern)
+        && operations
 }
