@@ -2,8 +2,9 @@
 
 use super::{
     dashboard::Dashboard,
-    params::{self, Confirmation, NewRule, unprocessable, validate},
+    params::{self, Confirmation},
     refusal::{Refusal, sentence},
+    rule_form::{NewRule, unprocessable, validate},
     work::{ask, blocking},
 };
 use crate::mcp::server::NOT_PENDING;
