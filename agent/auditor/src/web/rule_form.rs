@@ -1,4 +1,6 @@
-//! A rule as the dashboard adds one: what is posted, and what of that is refused. Pure.
+//! A rule as the dashboard adds one: what its page asks for, what is posted, what of that is refused. Pure.
+//!
+//! The page makes its table of rules and its form from the conditions that are listed here.
 
 use super::refusal::{Refusal, sentence};
 use axum::http::StatusCode;
@@ -8,7 +10,7 @@ use ringfence_wire::{
     mcp::{Conditions, StoredRule},
     tool_call::{Action, Named as _, Operation, Recorded},
 };
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::json;
 
 /// Characters of a rule's name.
@@ -16,6 +18,72 @@ const LONGEST_NAME: usize = 100;
 /// Bytes of a rule's other texts as JSON, which is how interceptors are sent them: with
 /// [`ringfence_wire::mcp::MAX_STORED_RULES`] it bounds how long that is.
 const LONGEST_TEXT: usize = 1000;
+
+/// A condition on the page.
+#[derive(Debug, Serialize)]
+struct Field<'a> {
+    /// Its name in a rule.
+    name: &'static str,
+    label: &'static str,
+    hint: &'static str,
+    #[serde(flatten)]
+    input: Input<'a>,
+}
+
+/// How the page asks for a condition, and what a rule has of it that could be too long.
+#[derive(Debug, Serialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+enum Input<'a> {
+    /// Globs, comma between them.
+    Globs {
+        placeholder: &'static str,
+        #[serde(skip)]
+        given: Option<&'a str>,
+    },
+    /// Any of these operations.
+    Operations {
+        all: Vec<&'static str>,
+        #[serde(skip)]
+        given: &'a [Recorded<Operation>],
+    },
+    /// A score.
+    Score,
+}
+
+/// The conditions of a rule as the page has them, in the order of its table.
+fn fields(conditions: &Conditions) -> Vec<Field<'_>> {
+    let Conditions { tool_pattern, server_pattern, min_risk_score: _, operation_types } = conditions;
+    let all = [Operation::Read, Operation::Write, Operation::Delete, Operation::Execute, Operation::Unknown];
+    vec![
+        Field {
+            name: "tool_pattern",
+            label: "Tools",
+            hint: "globs, comma between them; empty: all",
+            input: Input::Globs { placeholder: "delete_*,drop_*", given: tool_pattern.as_deref() },
+        },
+        Field {
+            name: "server_pattern",
+            label: "Servers",
+            hint: "globs; empty: all",
+            input: Input::Globs { placeholder: "postgres,mysql", given: server_pattern.as_deref() },
+        },
+        Field {
+            name: "operation_types",
+            label: "Operations",
+            hint: "none ticked: all",
+            input: Input::Operations {
+                all: all.map(Operation::name).to_vec(),
+                given: operation_types.as_deref().unwrap_or_default(),
+            },
+        },
+        Field { name: "min_risk_score", label: "Score from", hint: "", input: Input::Score },
+    ]
+}
+
+/// The page's module that lists them.
+pub(super) fn page_module() -> String {
+    format!("export const CONDITIONS = {};\n", json!(fields(&Conditions::default())))
+}
 
 /// A rule as it is posted.
 #[derive(Debug, Deserialize)]
@@ -80,36 +148,40 @@ pub fn validate(posted: NewRule) -> Result<StoredRule, Refusal> {
             "a rule's name is 1 to {LONGEST_NAME} of the characters a-z A-Z 0-9 _ - ."
         )));
     }
-    let Conditions { tool_pattern, server_pattern, min_risk_score: _, operation_types } = &rule.conditions;
-    let texts = [
-        ("description", Some(&rule.description)),
-        ("tool_pattern", tool_pattern.as_ref()),
-        ("server_pattern", server_pattern.as_ref()),
-    ];
-    for (key, value) in texts {
-        // Without its quotes.
-        let length = value.map_or(0, |value| json!(value).to_string().len() - 2);
-        if length > LONGEST_TEXT {
-            return Err(unprocessable(format!(
-                "{key} has {length} bytes as JSON, and at most {LONGEST_TEXT}"
-            )));
+    fits("description", &rule.description)?;
+    for Field { name, input, .. } in fields(&rule.conditions) {
+        match input {
+            Input::Globs { given, .. } => fits(name, given.unwrap_or_default())?,
+            Input::Operations { all, given } => {
+                let length: usize = given.iter().map(|name| name.as_str().len()).sum();
+                if given.len() > all.len() || length > LONGEST_NAME {
+                    return Err(unprocessable(format!("{name} names more operations than there are")));
+                }
+            }
+            Input::Score => {}
         }
-    }
-    let names = operation_types.as_deref().unwrap_or_default();
-    if names.len() > Operation::ALL.len()
-        || names.iter().map(|name| name.as_str().len()).sum::<usize>() > LONGEST_NAME
-    {
-        return Err(unprocessable("operation_types names more operations than there are"));
     }
     let written = ruleset::rule_spec(&rule).map_err(unprocessable)?;
     rules::compile(written).map_err(|error| unprocessable(chain(&error)))?;
     Ok(rule)
 }
 
+/// Refuses a text that is too long for interceptors.
+fn fits(key: &str, text: &str) -> Result<(), Refusal> {
+    // Without its quotes.
+    let length = json!(text).to_string().len() - 2;
+    if length > LONGEST_TEXT {
+        return Err(unprocessable(format!("{key} has {length} bytes as JSON, and at most {LONGEST_TEXT}")));
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use ringfence_wire::mcp::{MAX_STORED_RULES, SessionOrder};
+    use serde_json::Value;
+    use std::collections::BTreeSet;
 
     fn posted(description: &str, operations: &str) -> Result<StoredRule, Refusal> {
         let text = json!({ "name": "a", "description": description, "tool_pattern": "x", "action": "flag",
@@ -118,13 +190,24 @@ mod tests {
     }
 
     #[test]
-    fn the_page_and_the_manual_have_every_condition() {
-        let (page, manual) = (include_str!("page/rules.js"), include_str!("../../../../docs/mcp.md"));
+    fn the_page_asks_for_every_condition_and_knows_how() {
+        let (module, page) = (page_module(), include_str!("page/rules.js"));
+        let list = module.trim_end().strip_prefix("export const CONDITIONS = ").expect("the list");
+        let list = list.strip_suffix(';').expect("its end");
+        let list: Vec<Value> = serde_json::from_str(list).expect("JSON");
+        let of = |key: &str| -> BTreeSet<&str> {
+            list.iter().map(|field| field[key].as_str().expect("a text")).collect()
+        };
         let conditions = json!(Conditions::default());
-        for name in conditions.as_object().expect("an object").keys() {
-            assert!(page.contains(&format!("rule.{name}")), "rules.js shows no {name}");
-            assert!(page.contains(&format!("\"{name}\"")), "rules.js has no field for {name}");
-            assert!(page.contains(&format!(" {name}: ")), "rules.js sends no {name}");
+        let conditions: BTreeSet<&str> =
+            conditions.as_object().expect("an object").keys().map(String::as_str).collect();
+        let names = of("name");
+        assert_eq!(names, conditions);
+        for kind in of("kind") {
+            assert!(page.contains(&format!("\n  {kind}: {{\n")), "rules.js knows no {kind}");
+        }
+        let manual = include_str!("../../../../docs/mcp.md");
+        for name in names {
             assert!(manual.contains(&format!("`{name}`")), "docs/mcp.md does not describe {name}");
         }
     }
