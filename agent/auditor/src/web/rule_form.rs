@@ -201,14 +201,9 @@ mod tests {
         let conditions = json!(Conditions::default());
         let conditions: BTreeSet<&str> =
             conditions.as_object().expect("an object").keys().map(String::as_str).collect();
-        let names = of("name");
-        assert_eq!(names, conditions);
+        assert_eq!(of("name"), conditions);
         for kind in of("kind") {
             assert!(page.contains(&format!("\n  {kind}: {{\n")), "rules.js knows no {kind}");
-        }
-        let manual = include_str!("../../../../docs/mcp.md");
-        for name in names {
-            assert!(manual.contains(&format!("`{name}`")), "docs/mcp.md does not describe {name}");
         }
     }
 
