@@ -118,7 +118,7 @@ pub fn rules(data: &[u8]) {
     let Ok(rules) = rules::parse(text) else { return };
     for (server, tool) in [("db", "delete_x"), ("", ""), ("fs", "read_file")] {
         let risk = risk::assess(tool, &Value::Null, false);
-        let judgement = rules::judge(&rules, Facts { server, tool, risk: &risk });
+        let judgement = rules::judge(&rules, Facts::new(server, tool, &risk));
         assert!(judgement.action >= rules::action_of_score(risk.score));
         assert!(judgement.rules.iter().all(|name| rules.iter().any(|rule| rule.name == *name)));
     }

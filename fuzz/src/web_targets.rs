@@ -6,7 +6,8 @@ use axum::{
 };
 use ringfence_auditor::web::{
     headers,
-    params::{self, CallParams, Confirmation, NewRule, StderrParams},
+    params::{self, CallParams, Confirmation, StderrParams},
+    rule_form::{self, NewRule},
 };
 use ringfence_session::{conditions::Facts, risk, rules, ruleset};
 use ringfence_wire::mcp::{MAX_MESSAGE, MAX_STORED_RULES, StoredRule};
@@ -100,7 +101,7 @@ fn posted(body: &[u8]) {
     if let Ok(Confirmation { path, sha256 }) = serde_json::from_slice(body) {
         assert!(path.len() + sha256.len() <= body.len());
     }
-    let Ok(Ok(rule)) = serde_json::from_slice::<NewRule>(body).map(params::validate) else { return };
+    let Ok(Ok(rule)) = serde_json::from_slice::<NewRule>(body).map(rule_form::validate) else { return };
     assert!(rule.name.bytes().all(|byte| byte.is_ascii_graphic()) && (1..=100).contains(&rule.name.len()));
     let text = serde_json::to_string(&rule).expect("a rule can be written");
     assert!(text.len() < MAX_MESSAGE / MAX_STORED_RULES, "{} bytes", text.len());
@@ -110,7 +111,7 @@ fn posted(body: &[u8]) {
     let compiled = rules::compile(written).expect("an interceptor can use it");
     for (server, tool) in [("db", "delete_x"), ("", ""), ("fs", "read_file")] {
         let risk = risk::assess(tool, &Value::Null, false);
-        let facts = Facts { server, tool, risk: &risk };
+        let facts = Facts::new(server, tool, &risk);
         let with = rules::judge(std::slice::from_ref(&compiled), facts);
         assert!(with.action >= rules::judge(&[], facts).action);
     }

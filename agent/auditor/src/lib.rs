@@ -43,7 +43,7 @@ pub mod verify;
 pub mod web;
 
 pub use error::Error;
-pub use ringfence_store::{MCP_SCHEMA, MCP_TABLES, Retention};
+pub use ringfence_store::{MCP_TABLES, Retention, mcp_schema_sql};
 
 use journald::Journald;
 use mcp::{

@@ -1,4 +1,5 @@
-//! The conditions of a rule: as a file has them, compiled, matched with a call, compared with another rule's. Pure.
+//! The conditions of a rule: as a file has them, as a database has them, compiled, matched with a call, compared with
+//! another rule's. Pure.
 //!
 //! Every function here names all conditions and all facts of a call, so that the compiler asks each of them about a new
 //! one. What a condition may look at is in [`Facts`], by which judgements are cached as well.
@@ -137,6 +138,46 @@ impl FileRule {
     }
 }
 
+/// What a column holds that is named as a condition.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Cell {
+    /// A text, or names with commas between them; nothing where the rule has no such condition.
+    Text(Option<String>),
+    /// A number.
+    Number(u8),
+}
+
+/// Conditions as a database has them, each with the name of its column.
+pub fn columns(conditions: &Conditions) -> Vec<(&'static str, Cell)> {
+    let Conditions { tool_pattern, server_pattern, min_risk_score, operation_types } = conditions;
+    let names = operation_types.as_ref().map(|list| {
+        let names: Vec<&str> = list.iter().map(Recorded::as_str).collect();
+        names.join(",")
+    });
+    vec![
+        ("tool_pattern", Cell::Text(tool_pattern.clone())),
+        ("server_pattern", Cell::Text(server_pattern.clone())),
+        ("min_risk_score", Cell::Number(*min_risk_score)),
+        ("operation_types", Cell::Text(names)),
+    ]
+}
+
+/// Conditions from their [`columns`]: `text` and `number` read one, by its name.
+///
+/// # Errors
+/// Those of the two.
+pub fn from_columns<E>(
+    text: impl Fn(&str) -> Result<Option<String>, E>,
+    number: impl Fn(&str) -> Result<Option<u8>, E>,
+) -> Result<Conditions, E> {
+    Ok(Conditions {
+        tool_pattern: text("tool_pattern")?,
+        server_pattern: text("server_pattern")?,
+        min_risk_score: number("min_risk_score")?.unwrap_or(0),
+        operation_types: text("operation_types")?.map(|names| List::Text(names).names()),
+    })
+}
+
 /// What conditions may look at in a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Facts<'a> {
@@ -146,6 +187,33 @@ pub struct Facts<'a> {
     pub tool: &'a str,
     /// What the call does, and its score.
     pub risk: &'a Risk,
+}
+
+impl<'a> Facts<'a> {
+    /// Of a call that is only tried: no session is there to tell more.
+    pub const fn new(server: &'a str, tool: &'a str, risk: &'a Risk) -> Self {
+        Self { server, tool, risk }
+    }
+}
+
+/// [`Facts`] that are kept.
+#[derive(Debug)]
+pub(super) struct KeptFacts {
+    server: String,
+    tool: String,
+    risk: Risk,
+}
+
+impl KeptFacts {
+    pub(super) fn new(facts: Facts<'_>) -> Self {
+        let Facts { server, tool, risk } = facts;
+        Self { server: server.to_owned(), tool: tool.to_owned(), risk: risk.clone() }
+    }
+
+    pub(super) fn get(&self) -> Facts<'_> {
+        let Self { server, tool, risk } = self;
+        Facts { server, tool, risk }
+    }
 }
 
 /// Conditions, ready to be matched.
@@ -275,4 +343,20 @@ impl<'a> Scope<'a> {
             && (tool_pattern.is_none() || *tool_pattern == other.tool_pattern)
             && (server_pattern.is_none() || *server_pattern == other.server_pattern)
     }
+}
+
+/// As [`Scope::covers`] is meant, condition by condition.
+#[cfg(test)]
+pub(super) fn covers_plainly(wide: &Conditions, narrow: &Conditions) -> bool {
+    let Conditions { tool_pattern, server_pattern, min_risk_score, operation_types } = wide;
+    let wider = |wide: &Option<String>, narrow: &Option<String>| wide.is_none() || wide == narrow;
+    let operations = match (operation_types, &narrow.operation_types) {
+        (None, _) => true,
+        (Some(_), None) => false,
+        (Some(wide), Some(narrow)) => narrow.iter().all(|operation| wide.contains(operation)),
+    };
+    *min_risk_score <= narrow.min_risk_score
+        && wider(tool_pattern, &narrow.tool_pattern)
+        && wider(server_pattern, &narrow.server_pattern)
+        && operations
 }

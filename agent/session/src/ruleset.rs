@@ -1,9 +1,8 @@
 //! The rules in force in a session: those of its file, and those of the database once the auditor has sent them.
 
 use super::{
-    conditions::Facts,
+    conditions::{Facts, KeptFacts},
     notice,
-    risk::Risk,
     rules::{self, Judgement, Rule, RuleSpec},
 };
 use ringfence_wire::{mcp::StoredRule, tool_call::Recorded};
@@ -27,27 +26,12 @@ struct State {
     file: Vec<Rule>,
     stored: Vec<Rule>,
     all: Vec<Rule>,
-    /// The last call's judgement: calls of one tool come in rows.
-    last: Option<Last>,
+    /// The last call's judgement, and all that it was made of beside the rules: calls of one tool come in rows.
+    last: Option<(KeptFacts, Judgement)>,
     /// The database's rules are still to come.
     awaited: bool,
     /// What of the file is in force is still to come.
     file_awaited: bool,
-}
-
-/// A judgement, and all that it was made of beside the rules.
-#[derive(Debug)]
-struct Last {
-    server: String,
-    tool: String,
-    risk: Risk,
-    judgement: Judgement,
-}
-
-impl Last {
-    fn facts(&self) -> Facts<'_> {
-        Facts { server: &self.server, tool: &self.tool, risk: &self.risk }
-    }
 }
 
 impl RuleSet {
@@ -108,13 +92,11 @@ impl RuleSet {
     /// What the rules in force make of a call.
     pub fn judge(&self, facts: Facts<'_>) -> Judgement {
         let mut state = self.in_force();
-        if let Some(last) = state.last.as_ref().filter(|last| last.facts() == facts) {
-            return last.judgement.clone();
+        if let Some((_, judgement)) = state.last.as_ref().filter(|(last, _)| last.get() == facts) {
+            return judgement.clone();
         }
         let judgement = rules::judge(&state.all, facts);
-        let Facts { server, tool, risk } = facts;
-        let (server, tool, risk) = (server.to_owned(), tool.to_owned(), risk.clone());
-        state.last = Some(Last { server, tool, risk, judgement: judgement.clone() });
+        state.last = Some((KeptFacts::new(facts), judgement.clone()));
         judgement
     }
 
@@ -208,7 +190,7 @@ mod tests {
         let judge = |tool: &str, arguments: &str| {
             let arguments = serde_json::from_str(arguments).expect("JSON");
             let risk = risk::assess(tool, &arguments, false);
-            set.judge(Facts { server: "s", tool, risk: &risk }).action
+            set.judge(Facts::new("s", tool, &risk)).action
         };
         assert_eq!([judge("x_a", "{}"), judge("x_a", "{}")], [Action::Pass; 2]);
         assert_eq!(judge("x_a", r#"{"sql":"DROP TABLE t"}"#), Action::Flag, "another risk");

@@ -344,7 +344,7 @@ fn print_heads(places: &Places) -> anyhow::Result<()> {
 fn export(places: &Places, format: Format) -> anyhow::Result<()> {
     let mut out = BufWriter::new(io::stdout().lock());
     if format == Format::Sql {
-        writeln!(out, "PRAGMA foreign_keys = OFF;\nBEGIN;\n{}", ringfence_auditor::MCP_SCHEMA.concat())?;
+        writeln!(out, "PRAGMA foreign_keys = OFF;\nBEGIN;\n{}", ringfence_auditor::mcp_schema_sql())?;
         for table in ringfence_auditor::MCP_TABLES {
             each_page(places, table, true, |row| Ok(writeln!(out, "{}", export::insert(table, row))?))?;
         }

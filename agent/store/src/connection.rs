@@ -1,6 +1,6 @@
 //! Connections that write: the file is created, checked and brought up to date.
 
-use super::{Error, schema, sql};
+use super::{Error, condition_columns, schema, sql};
 use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior};
 use std::{fs, path::Path, time::Duration};
 
@@ -58,6 +58,7 @@ pub(crate) fn open_existing(path: &Path) -> Result<Connection, Error> {
         step.pragma_update(None, "user_version", (done + 1) as i64).map_err(fail)?;
         step.commit().map_err(fail)?;
     }
+    condition_columns::add(&mut connection).map_err(fail)?;
     Ok(connection)
 }
 

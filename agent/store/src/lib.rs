@@ -9,7 +9,8 @@
 //! | `session_writer`, `mcp_write`, `mcp_read` | MCP sessions: the writer; a journal's entries to rows; rows as JSON |
 //! | `filter` | which calls are asked for |
 //! | `ledger` | the ledger of sessions |
-//! | `policy_rules`, `rule_files` | rules of the database; which rule file is in force, and changes that wait for a person |
+//! | `policy_rules`, `condition_columns` | rules of the database; the columns of their conditions |
+//! | `rule_files` | which rule file is in force, and changes that wait for a person |
 //! | `agents`, `agent_bytes` | agents: requests, tool calls, tags, refusals; a bound on the bytes of their rows |
 //! | `intents`, `spans` | which intent a call belongs to; which calls were in flight, for attribution |
 //! | `stderr` | what servers wrote to standard error |
@@ -23,6 +24,7 @@
 
 mod agent_bytes;
 mod agents;
+mod condition_columns;
 mod connection;
 mod error;
 mod event_retention;
@@ -49,10 +51,11 @@ mod turn;
 mod write;
 
 pub use agents::{AgentCall, AgentIntent, TraceTarget};
+pub use condition_columns::mcp_schema_sql;
 pub use error::Error;
 pub use filter::CallFilter;
 pub use mcp_read::{SessionReader, Shown};
-pub use mcp_schema::{SCHEMA as MCP_SCHEMA, TABLES as MCP_TABLES};
+pub use mcp_schema::TABLES as MCP_TABLES;
 pub use read::{Filter, Losses, Reader, Viewer};
 pub use retention::Retention;
 pub use rule_files::{Compared, Standing};

@@ -4,8 +4,8 @@
 pub const TABLES: &[&str] =
     &["sessions", "messages", "tool_calls", "intent_contexts", "intent_tool_calls", "policy_rules", "stderr"];
 
-/// What a database of MCP sessions is made with, in order.
-pub const SCHEMA: &[&str] = &[MIGRATION, GOVERNED, EVIDENCE, STDERR];
+/// The migrations that make a database of MCP sessions, in order.
+pub(crate) const SCHEMA: &[&str] = &[MIGRATION, GOVERNED, EVIDENCE, STDERR];
 
 /// Migration 2. Times are RFC 3339 text in UTC with microseconds, so that any SQLite client reads and sorts them.
 pub(crate) const MIGRATION: &str = "

@@ -1,11 +1,8 @@
-//! Rules of the database, each condition in a column of its name: a new one needs a migration (`mcp_schema`, `schema`).
+//! Rules of the database.
 
-use super::{Error, SessionReader, SessionWriter, session_writer::of_user, sql, turn};
+use super::{Error, SessionReader, SessionWriter, condition_columns, session_writer::of_user, sql, turn};
 use ringfence_base::clock::rfc3339;
-use ringfence_wire::{
-    mcp::{Conditions, MAX_STORED_RULES, StoredRule},
-    tool_call::Recorded,
-};
+use ringfence_wire::mcp::{MAX_STORED_RULES, StoredRule};
 use rusqlite::{Row, ToSql};
 
 /// Rules for the sessions of each user id.
@@ -21,17 +18,10 @@ impl SessionReader {
         let text = "SELECT * FROM policy_rules WHERE enabled AND uid IN (0, ?1) ORDER BY created_at, id";
         let mut statement = self.connection().prepare(text).map_err(&fail)?;
         let rule = |row: &Row<'_>| {
-            let operations: Option<String> = row.get("operation_types")?;
             Ok(StoredRule {
                 name: row.get("name")?,
                 description: row.get::<_, Option<String>>("description")?.unwrap_or_default(),
-                conditions: Conditions {
-                    tool_pattern: row.get("tool_pattern")?,
-                    server_pattern: row.get("server_pattern")?,
-                    min_risk_score: row.get::<_, Option<u8>>("min_risk_score")?.unwrap_or(0),
-                    operation_types: operations
-                        .map(|list| list.split(',').map(|name| name.trim().into()).collect()),
-                },
+                conditions: condition_columns::read(row)?,
                 action: row.get::<_, String>("action")?.into(),
             })
         };
@@ -56,23 +46,18 @@ impl SessionWriter {
         if count >= MAX_STORED_RULES as u64 {
             return Err(Error::TooManyRules);
         }
-        let Conditions { tool_pattern, server_pattern, min_risk_score, operation_types } = &rule.conditions;
-        let operations: Option<Vec<&str>> =
-            operation_types.as_ref().map(|list| list.iter().map(Recorded::as_str).collect());
-        let operations = operations.map(|names| names.join(","));
+        let conditions = condition_columns::values(&rule.conditions);
         let (action, created_at) = (rule.action.as_str(), rfc3339(now));
-        let columns: &[(&str, &dyn ToSql)] = &[
+        let others: [(&str, &dyn ToSql); 6] = [
             ("uid", &uid),
             ("name", &rule.name),
             ("id", &id),
             ("description", &rule.description),
-            ("tool_pattern", tool_pattern),
-            ("server_pattern", server_pattern),
-            ("min_risk_score", min_risk_score),
-            ("operation_types", &operations),
             ("action", &action),
             ("created_at", &created_at),
         ];
+        let conditions = conditions.iter().map(|(name, value)| (*name, value as &dyn ToSql));
+        let columns: Vec<(&str, &dyn ToSql)> = others.into_iter().chain(conditions).collect();
         let names: Vec<&str> = columns.iter().map(|(name, _)| *name).collect();
         let numbers: Vec<String> = (1..=columns.len()).map(|number| format!("?{number}")).collect();
         let text = format!(
@@ -90,17 +75,16 @@ impl SessionWriter {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ringfence_wire::mcp::Conditions;
+    use serde_json::json;
 
     #[test]
     fn a_rule_is_read_as_it_was_written() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("audit.db");
-        let conditions = Conditions {
-            tool_pattern: Some("a_*,b".into()),
-            server_pattern: Some("c".into()),
-            min_risk_score: 7,
-            operation_types: Some(vec!["read".into(), "write".into()]),
-        };
+        let conditions = json!({ "tool_pattern": "a_*,b", "server_pattern": "c", "min_risk_score": 7,
+            "operation_types": ["read", "write", "fly"] });
+        let conditions: Conditions = serde_json::from_value(conditions).expect("conditions");
         let rule = |name: &str, conditions| StoredRule {
             name: name.into(),
             description: "d".into(),

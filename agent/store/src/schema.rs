@@ -1,4 +1,5 @@
-//! The tables, as numbered migrations. A migration that shipped is never changed; the next one follows it.
+//! The tables, as numbered migrations. A migration that shipped is never changed; the next one follows it. The columns of
+//! conditions of rules are added without one (`condition_columns`).
 
 /// Marks a SQLite file as ours: "RFnc".
 pub(crate) const APPLICATION_ID: i32 = 0x5246_6e63;

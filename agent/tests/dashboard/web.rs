@@ -46,7 +46,7 @@ fn nothing_is_told_without_the_token() {
         let twice = [("Host", host.as_str()), ("Authorization", first), ("Authorization", second.as_str())];
         assert_eq!(home.raw("GET", path, &twice, "").status, 401, "two tokens are none");
     }
-    for path in ["/", "/app.js", "/style.css", "/icon.svg"] {
+    for path in ["/", "/app.js", "/conditions.js", "/style.css", "/icon.svg"] {
         let answer = home.raw("GET", path, &[("Host", &host)], "");
         assert_eq!(answer.status, 200, "the page itself holds nothing: {path}");
         assert!(!answer.body.contains(&home.token));

@@ -195,19 +195,20 @@ pub struct StoredRule {
 }
 
 /// Which calls a rule is about: those that meet every condition. Whoever uses conditions names all of them, so that the
-/// compiler leads to each place that must learn of a new one; what it cannot see, the page and the manual, tests compare.
+/// compiler leads to each place that must learn of a new one. What is said of them here is in the manual, too.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Conditions {
-    /// Globs over the tool's name, comma between them. None: every tool.
+    /// Globs over the tool's name, separated by commas; `*` matches any characters; case and Unicode width do not
+    /// matter. Absent: all tools.
     #[serde(default)]
     pub tool_pattern: Option<String>,
-    /// Globs over the server's name. None: every server.
+    /// The same over the server's name. Absent: all servers.
     #[serde(default)]
     pub server_pattern: Option<String>,
-    /// Lowest score the rule is about, 0..=100.
+    /// Only calls with this score or a higher one, 0 to 100. Absent: 0.
     #[serde(default)]
     pub min_risk_score: u8,
-    /// Operations it is about. None: all.
+    /// A list (in a file also a text with commas) of `read`, `write`, `delete`, `execute`, `unknown`. Absent: all.
     #[serde(default)]
     pub operation_types: Option<Vec<Recorded<Operation>>>,
 }
@@ -311,4 +312,54 @@ pub enum SessionOrder {
         /// All of them.
         rules: Vec<StoredRule>,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Conditions;
+    use std::{collections::BTreeSet, env, fs};
+
+    const MANUAL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/mcp.md");
+
+    /// The fields of [`Conditions`], each with what is said of it.
+    fn described() -> Vec<(&'static str, String)> {
+        let (_, rest) = include_str!("mcp.rs").split_once("pub struct Conditions {").expect("the conditions");
+        let (fields, _) = rest.split_once("\n}\n").expect("their end");
+        let (mut described, mut lines) = (Vec::new(), Vec::new());
+        for line in fields.lines().map(str::trim) {
+            if let Some(words) = line.strip_prefix("/// ") {
+                lines.push(words);
+            } else if let Some((name, _)) = line.strip_prefix("pub ").and_then(|rest| rest.split_once(':')) {
+                described.push((name, lines.join(" ")));
+                lines.clear();
+            }
+        }
+        described
+    }
+
+    #[test]
+    fn the_manual_says_of_each_condition_what_is_said_of_it_here() {
+        let described = described();
+        let written = serde_json::to_value(Conditions::default()).expect("JSON");
+        let written: BTreeSet<&str> =
+            written.as_object().expect("an object").keys().map(String::as_str).collect();
+        assert_eq!(described.iter().map(|(name, _)| *name).collect::<BTreeSet<_>>(), written);
+
+        let rows: Vec<String> =
+            described.iter().map(|(name, text)| format!("\n| `{name}` | {text} |")).collect();
+        let table = format!("| condition | meaning |\n|---|---|{}", rows.concat());
+        let page = fs::read_to_string(MANUAL).expect("the manual");
+        let (begin, end) = ("<!-- conditions -->\n", "\n<!-- end of conditions -->");
+        let (before, rest) = page.split_once(begin).expect("the table's beginning");
+        let (_, after) = rest.split_once(end).expect("its end");
+        let current = format!("{before}{begin}{table}{end}{after}");
+        if env::var_os("UPDATE_DOCS").is_some() {
+            fs::write(MANUAL, &current).expect("the manual is written");
+        } else {
+            assert!(
+                page == current,
+                "docs/mcp.md is out of date; UPDATE_DOCS=1 cargo test -p ringfence-wire the_manual writes it"
+            );
+        }
+    }
 }

@@ -1,5 +1,6 @@
 //! The page's files, built in.
 
+use super::rule_form;
 use axum::{
     http::{StatusCode, header::CONTENT_TYPE},
     response::{IntoResponse, Response},
@@ -23,15 +24,21 @@ const FILES: &[(&str, &str, &str)] = &[
     ("/rules.js", JS, include_str!("page/rules.js")),
 ];
 
+/// The module that is made from what the dashboard knows of rules.
+const CONDITIONS: &str = "/conditions.js";
+
 /// The file of a path.
 pub(super) fn find(path: &str) -> Option<Response> {
+    if path == CONDITIONS {
+        return Some((StatusCode::OK, [(CONTENT_TYPE, JS)], rule_form::page_module()).into_response());
+    }
     let (_, kind, text) = FILES.iter().find(|(name, ..)| *name == path)?;
     Some((StatusCode::OK, [(CONTENT_TYPE, *kind)], *text).into_response())
 }
 
 #[cfg(test)]
 mod tests {
-    use super::FILES;
+    use super::{FILES, find};
 
     #[test]
     fn every_file_of_the_page_is_served() {
@@ -41,5 +48,16 @@ mod tests {
             let path = if name == "index.html" { "/".to_owned() } else { format!("/{name}") };
             assert!(FILES.iter().any(|(served, ..)| *served == path), "{name} is missing in FILES");
         }
+    }
+
+    #[test]
+    fn every_module_that_a_file_of_the_page_imports_is_served() {
+        for (name, _, text) in FILES {
+            let modules = text.split("from \"./").skip(1).filter_map(|rest| rest.split('"').next());
+            for module in modules {
+                assert!(find(&format!("/{module}")).is_some(), "{name} imports {module}");
+            }
+        }
+        assert!(find("/nothing.js").is_none(), "the control");
     }
 }

@@ -13,6 +13,7 @@ mod live;
 mod owner;
 pub mod params;
 mod refusal;
+pub mod rule_form;
 mod rules;
 mod work;
 

@@ -9,23 +9,11 @@ use axum::{
     },
     http::StatusCode,
 };
-use ringfence_base::error::chain;
-use ringfence_session::{rules, ruleset};
 use ringfence_store::CallFilter;
-use ringfence_wire::{
-    mcp::{Conditions, StoredRule},
-    tool_call::{Action, Named as _, Operation, Recorded},
-};
-use serde::{Deserialize, Deserializer};
-use serde_json::json;
+use serde::Deserialize;
 
 /// Rows where nobody says how many.
 const ROWS: u32 = 100;
-/// Characters of a rule's name.
-const LONGEST_NAME: usize = 100;
-/// Bytes of a rule's other texts as JSON, which is how interceptors are sent them: with
-/// [`ringfence_wire::mcp::MAX_STORED_RULES`] it bounds how long that is.
-const LONGEST_TEXT: usize = 1000;
 
 /// The parameters of lists.
 #[derive(Debug, Default, Deserialize)]
@@ -114,42 +102,6 @@ pub fn empty(body: &[u8], verb: &str) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// A rule as it is posted.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct NewRule {
-    name: String,
-    #[serde(default)]
-    description: Option<String>,
-    #[serde(default)]
-    tool_pattern: Option<String>,
-    #[serde(default)]
-    server_pattern: Option<String>,
-    #[serde(default)]
-    min_risk_score: Option<u8>,
-    #[serde(default, deserialize_with = "list_or_text")]
-    operation_types: Option<Vec<Recorded<Operation>>>,
-    action: Recorded<Action>,
-}
-
-fn list_or_text<'de, D: Deserializer<'de>>(
-    deserializer: D,
-) -> Result<Option<Vec<Recorded<Operation>>>, D::Error> {
-    #[derive(Deserialize)]
-    #[serde(untagged)]
-    enum Either {
-        List(Vec<String>),
-        Text(String),
-    }
-    let list = match Option::<Either>::deserialize(deserializer)? {
-        None => return Ok(None),
-        Some(Either::List(list)) => list,
-        Some(Either::Text(text)) => text.split(',').map(|name| name.trim().to_owned()).collect(),
-    };
-    let list: Vec<_> = list.into_iter().filter(|name| !name.is_empty()).map(Recorded::from).collect();
-    Ok((!list.is_empty()).then_some(list))
-}
-
 /// Which change is confirmed.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -158,111 +110,4 @@ pub struct Confirmation {
     pub path: String,
     /// The hash of its text.
     pub sha256: String,
-}
-
-pub(super) fn unprocessable(why: impl Into<String>) -> Refusal {
-    Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, format!("{}.", sentence(&why.into())))
-}
-
-/// Checks everything but whether the rule exists already.
-pub fn validate(posted: NewRule) -> Result<StoredRule, Refusal> {
-    // A form sends empty texts for what was left out.
-    let text = |value: Option<String>| value.filter(|text| !text.trim().is_empty());
-    let NewRule { name, description, tool_pattern, server_pattern, min_risk_score, operation_types, action } =
-        posted;
-    let rule = StoredRule {
-        name: name.trim().to_owned(),
-        description: description.unwrap_or_default(),
-        conditions: Conditions {
-            tool_pattern: text(tool_pattern),
-            server_pattern: text(server_pattern),
-            min_risk_score: min_risk_score.unwrap_or(0),
-            operation_types,
-        },
-        action,
-    };
-    let plain = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
-    if rule.name.is_empty() || rule.name.len() > LONGEST_NAME || !rule.name.chars().all(plain) {
-        return Err(unprocessable(format!(
-            "a rule's name is 1 to {LONGEST_NAME} of the characters a-z A-Z 0-9 _ - ."
-        )));
-    }
-    let Conditions { tool_pattern, server_pattern, min_risk_score: _, operation_types } = &rule.conditions;
-    let texts = [
-        ("description", Some(&rule.description)),
-        ("tool_pattern", tool_pattern.as_ref()),
-        ("server_pattern", server_pattern.as_ref()),
-    ];
-    for (key, value) in texts {
-        // Without its quotes.
-        let length = value.map_or(0, |value| json!(value).to_string().len() - 2);
-        if length > LONGEST_TEXT {
-            return Err(unprocessable(format!(
-                "{key} has {length} bytes as JSON, and at most {LONGEST_TEXT}"
-            )));
-        }
-    }
-    let names = operation_types.as_deref().unwrap_or_default();
-    if names.len() > Operation::ALL.len()
-        || names.iter().map(|name| name.as_str().len()).sum::<usize>() > LONGEST_NAME
-    {
-        return Err(unprocessable("operation_types names more operations than there are"));
-    }
-    let written = ruleset::rule_spec(&rule).map_err(unprocessable)?;
-    rules::compile(written).map_err(|error| unprocessable(chain(&error)))?;
-    Ok(rule)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use ringfence_wire::mcp::{MAX_STORED_RULES, SessionOrder};
-
-    fn posted(description: &str, operations: &str) -> Result<StoredRule, Refusal> {
-        let text = json!({ "name": "a", "description": description, "tool_pattern": "x", "action": "flag",
-            "operation_types": operations });
-        validate(serde_json::from_value(text).expect("a body"))
-    }
-
-    #[test]
-    fn the_page_and_the_manual_have_every_condition() {
-        let (page, manual) = (include_str!("page/rules.js"), include_str!("../../../../docs/mcp.md"));
-        let conditions = json!(Conditions::default());
-        for name in conditions.as_object().expect("an object").keys() {
-            assert!(page.contains(&format!("rule.{name}")), "rules.js shows no {name}");
-            assert!(page.contains(&format!("\"{name}\"")), "rules.js has no field for {name}");
-            assert!(page.contains(&format!(" {name}: ")), "rules.js sends no {name}");
-            assert!(manual.contains(&format!("`{name}`")), "docs/mcp.md does not describe {name}");
-        }
-    }
-
-    #[test]
-    fn a_rule_s_texts_are_bounded_in_the_bytes_that_interceptors_are_sent() {
-        let control = |many: usize| "\u{1}".repeat(many);
-        for (text, fits) in [
-            ("x".repeat(LONGEST_TEXT), true),
-            ("x".repeat(LONGEST_TEXT + 1), false),
-            ("é".repeat(LONGEST_TEXT / 2), true),
-            ("é".repeat(LONGEST_TEXT / 2 + 1), false),
-            // Six bytes each as JSON.
-            (control(LONGEST_TEXT / 6), true),
-            (control(LONGEST_TEXT / 6 + 1), false),
-        ] {
-            assert_eq!(posted(&text, "read").is_ok(), fits, "{} bytes", text.len());
-        }
-        assert!(posted("", &"read,".repeat(5)).is_ok() && posted("", &"x".repeat(1000)).is_err());
-        // As many as there may be, of root's and a user's own, are one message that a link keeps.
-        let Ok(rule) = posted(&control(LONGEST_TEXT / 6), "read,write,delete") else { panic!("refused") };
-        let rule = StoredRule {
-            conditions: Conditions {
-                tool_pattern: Some(control(LONGEST_TEXT / 6)),
-                server_pattern: Some(control(LONGEST_TEXT / 6)),
-                ..rule.conditions
-            },
-            ..rule
-        };
-        let order = SessionOrder::Rules { rules: vec![rule; 2 * MAX_STORED_RULES] };
-        let bytes = serde_json::to_vec(&order).expect("JSON").len();
-        assert!(bytes < 2 << 20, "{bytes} bytes");
-    }
 }

@@ -2,8 +2,9 @@
 
 use super::{
     dashboard::Dashboard,
-    params::{self, Confirmation, NewRule, unprocessable, validate},
+    params::{self, Confirmation},
     refusal::{Refusal, sentence},
+    rule_form::{NewRule, unprocessable, validate},
     work::{ask, blocking},
 };
 use crate::mcp::server::NOT_PENDING;
@@ -14,6 +15,7 @@ use axum::{
 };
 use ringfence_base::{clock, error::chain, quota::Lane};
 use ringfence_session::{
+    conditions::from_columns,
     reload,
     rules::{self, RuleSpec},
     ruleset,
@@ -22,6 +24,7 @@ use ringfence_store::{SessionReader, Viewer};
 use ringfence_wire::mcp::{MAX_STORED_RULES, StoredRule};
 use serde_json::{Value, json};
 use std::{
+    convert::Infallible,
     fs::File,
     io::{self, Read},
     sync::Arc,
@@ -42,8 +45,7 @@ pub(super) async fn list(
 ) -> Result<Json<Value>, Refusal> {
     let mut rows = ask(&dashboard, move |reader| reader.rules(viewer)).await?;
     for row in &mut rows {
-        let operations = row["operation_types"].as_str().map(|list| list.split(',').collect::<Vec<_>>());
-        row["operation_types"] = json!(operations);
+        lists(row);
         row["enabled"] = (row["enabled"] != 0).into();
         row["source"] = "database".into();
     }
@@ -54,6 +56,19 @@ pub(super) async fn list(
         rows.push(row);
     }
     Ok(Json(rows.into()))
+}
+
+/// Makes lists of those conditions that are lists, and texts in their columns.
+fn lists(row: &mut Value) {
+    let text = |name: &str| Ok::<_, Infallible>(row[name].as_str().map(str::to_owned));
+    let number = |name: &str| Ok(row[name].as_u64().and_then(|number| u8::try_from(number).ok()));
+    let Ok(conditions) = from_columns(text, number);
+    let Value::Object(conditions) = json!(conditions) else { return };
+    for (name, value) in conditions {
+        if value.is_array() {
+            row[name] = value;
+        }
+    }
 }
 
 /// What is wrong with the rules that are not the database's.
@@ -236,6 +251,21 @@ mod tests {
         let compared = worked() - begun;
         assert_eq!((rows.as_array().map(Vec::len), &rows[0]["loosens"]), (Some(2), &json!("a")));
         assert!(took < compared / 4, "{took:?}, and comparing takes {compared:?}");
+    }
+
+    #[test]
+    fn operations_are_a_list_in_answers_and_all_else_is_as_its_column_has_it() {
+        let row = |operations: Value| {
+            let mut row = json!({ "name": "a", "tool_pattern": "x,y", "server_pattern": null,
+                "min_risk_score": 7, "operation_types": operations, "action": "flag" });
+            lists(&mut row);
+            row
+        };
+        for (column, answer) in [(json!("read,fly"), json!(["read", "fly"])), (Value::Null, Value::Null)] {
+            let expected = json!({ "name": "a", "tool_pattern": "x,y", "server_pattern": null,
+                "min_risk_score": 7, "operation_types": answer, "action": "flag" });
+            assert_eq!(row(column), expected);
+        }
     }
 
     /// The body that confirms a user's only change.

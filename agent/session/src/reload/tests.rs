@@ -2,15 +2,12 @@
 
 use super::{Change, LONGEST, RuleFileWatch, difference, loosened, loosens};
 use crate::{
-    conditions::Facts,
+    conditions::{Facts, covers_plainly},
     risk,
     rules::{self, MOST_RULES, RuleSpec, SHIPPED},
 };
 use proptest::{prelude::Strategy, prop_assert, prop_assert_eq, sample::select};
-use ringfence_wire::{
-    mcp::{Conditions, RuleFile},
-    tool_call::Action,
-};
+use ringfence_wire::{mcp::RuleFile, tool_call::Action};
 use serde_json::json;
 use std::fs;
 
@@ -106,19 +103,7 @@ fn only_roots_own_files_in_its_own_directories_are_trusted() {
 /// As the comparison is meant, rule by rule.
 fn loosened_slowly<'a>(old: &'a [RuleSpec], new: &[RuleSpec]) -> Option<&'a str> {
     let covers = |new: &RuleSpec, old: &RuleSpec| {
-        let Conditions { tool_pattern, server_pattern, min_risk_score, operation_types } = &new.conditions;
-        let wider = |new: &Option<String>, old: &Option<String>| new.is_none() || new == old;
-        let operations = match (operation_types, &old.conditions.operation_types) {
-            (None, _) => true,
-            (Some(_), None) => false,
-            (Some(new), Some(old)) => old.iter().all(|operation| new.contains(operation)),
-        };
-        new.enabled
-            && new.action >= old.action
-            && *min_risk_score <= old.conditions.min_risk_score
-            && wider(tool_pattern, &old.conditions.tool_pattern)
-            && wider(server_pattern, &old.conditions.server_pattern)
-            && operations
+        new.enabled && new.action >= old.action && covers_plainly(&new.conditions, &old.conditions)
     };
     let held = old.iter().filter(|old| old.enabled && old.action > Action::Pass);
     held.into_iter().find(|old| !new.iter().any(|new| covers(new, old))).map(|old| old.name.as_str())
@@ -221,7 +206,7 @@ proptest::proptest! {
                 for tool in ["read_x", "delete_x", "delete_it", "write_x", "odd"] {
                     for arguments in [json!({}), json!({"sql": "DELETE FROM t"}), json!({"password": 1})] {
                         let risk = risk::assess(tool, &arguments, false);
-                        let action = |rules| rules::judge(rules, Facts { server, tool, risk: &risk }).action;
+                        let action = |rules| rules::judge(rules, Facts::new(server, tool, &risk)).action;
                         prop_assert!(action(&new) >= action(&old), "{server} {tool} {arguments}");
                     }
                 }

@@ -5,7 +5,7 @@ use crate::risk::{Risk, assess};
 use serde_json::json;
 
 fn judge(rules: &[Rule], server: &str, tool: &str, risk: &Risk) -> Judgement {
-    super::judge(rules, Facts { server, tool, risk })
+    super::judge(rules, Facts::new(server, tool, risk))
 }
 
 fn verdict(server: &str, tool: &str, arguments: serde_json::Value) -> (Action, Vec<String>) {

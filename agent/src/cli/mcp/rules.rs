@@ -223,7 +223,7 @@ fn test(file: &PathBuf, call: &str, server: &str, first: bool, json: bool) -> an
     let mut out = io::stdout().lock();
     let (name, arguments) = parse_call(call)?;
     let risk = risk::assess(&name, &arguments, first);
-    let judgement = rules::judge(&rules, Facts { server, tool: &name, risk: &risk });
+    let judgement = rules::judge(&rules, Facts::new(server, &name, &risk));
     if json {
         writeln!(
             out,

@@ -2,9 +2,8 @@
 
 import { ask, post } from "./api.js";
 import { stats, trying } from "./app.js";
+import { CONDITIONS } from "./conditions.js";
 import { block, byId, el, shown, visible } from "./dom.js";
-
-const OPERATIONS = ["read", "write", "delete", "execute", "unknown"];
 
 /** Shows the view. */
 export function open(main) {
@@ -56,7 +55,7 @@ async function load() {
   const list = await trying(() => ask("/api/rules"));
   const place = byId("rules");
   if (!list || !place) return;
-  const head = ["Action", "Name", "Tools", "Servers", "Operations", "Score from", "Source", "Description"];
+  const head = ["Action", "Name", ...CONDITIONS.map(({ label }) => label), "Source", "Description"];
   place.replaceChildren(
     el("table", { class: "rules" }, el("caption", { class: "hidden" }, "Rules"),
       el("thead", {}, el("tr", {}, head.map((name) => el("th", { scope: "col" }, name)))),
@@ -66,10 +65,7 @@ async function load() {
           { class: rule.enabled ? "" : "off" },
           el("td", {}, el("span", { class: `verdict v-${rule.action}` }, visible(rule.action)), rule.enabled ? "" : " off"),
           shown("td", { class: "tool" }, rule.name),
-          shown("td", { class: "pattern" }, listOf(rule.tool_pattern)),
-          shown("td", { class: "pattern" }, listOf(rule.server_pattern)),
-          shown("td", {}, rule.operation_types?.join(", ") ?? "any"),
-          el("td", { class: "took" }, String(rule.min_risk_score ?? 0)),
+          CONDITIONS.map(({ name, kind }) => KINDS[kind].cell(rule[name])),
           shown("td", {}, rule.source),
           shown("td", { class: "description" }, rule.description ?? ""),
         )))),
@@ -81,13 +77,35 @@ const listOf = (patterns) => patterns?.split(",").map((glob) => glob.trim()).joi
 
 const field = (label, input, hint) => el("label", {}, el("span", {}, label), input, hint ? el("small", {}, hint) : null);
 const input = (name, more = {}) => el("input", { name, autocomplete: "off", spellcheck: "false", ...more });
+const text = (data, name) => String(data.get(name) ?? "").trim() || undefined;
+
+/** The kinds of conditions: what the table shows, what the form asks, what of that is sent. Wide ones have a row of the form. */
+const KINDS = {
+  globs: {
+    cell: (patterns) => shown("td", { class: "pattern" }, listOf(patterns)),
+    ask: ({ name, label, hint, placeholder }) => field(label, input(name, { placeholder }), hint),
+    given: text,
+  },
+  operations: {
+    wide: true,
+    cell: (names) => shown("td", {}, names?.join(", ") ?? "any"),
+    ask: ({ name, label, hint, all }) => el("fieldset", {}, el("legend", {}, label),
+      all.map((value) => el("label", { class: "box" }, el("input", { type: "checkbox", name, value }), value)),
+      el("small", {}, hint)),
+    given: (data, name) => data.getAll(name),
+  },
+  score: {
+    cell: (score) => el("td", { class: "took" }, String(score ?? 0)),
+    ask: ({ name, label, hint }) => field(label, input(name, { type: "number", min: 0, max: 100, value: 0 }), hint),
+    given: (data, name) => Number(text(data, name) ?? 0),
+  },
+};
 
 function form() {
   const said = el("p", { id: "rule-said", role: "status" });
   const action = el("select", { name: "action" }, ["flag", "pause", "block"].map((name) => el("option", { value: name }, name)));
-  const boxes = el("fieldset", {}, el("legend", {}, "Operations"),
-    OPERATIONS.map((name) => el("label", { class: "box" }, el("input", { type: "checkbox", name: "operation_types", value: name }), name)),
-    el("small", {}, "none ticked: all"));
+  const asked = (wide) => CONDITIONS.filter(({ kind }) => Boolean(KINDS[kind].wide) === wide)
+    .map((condition) => KINDS[condition.kind].ask(condition));
   return el(
     "form",
     { id: "add-rule", "aria-labelledby": "add-title", onsubmit: (event) => {
@@ -97,29 +115,23 @@ function form() {
     el("h2", { id: "add-title" }, "Add a rule"),
     field("Name", input("name", { required: true, maxlength: 100, pattern: "[A-Za-z0-9_.\\-]+" }), "letters, digits, _ - ."),
     field("Action", action),
-    field("Tools", input("tool_pattern", { placeholder: "delete_*,drop_*" }), "globs, comma between them; empty: all"),
-    field("Servers", input("server_pattern", { placeholder: "postgres,mysql" }), "globs; empty: all"),
-    field("Score from", input("min_risk_score", { type: "number", min: 0, max: 100, value: 0 })),
+    asked(false),
     field("Description", input("description", { maxlength: 1000 })),
-    boxes,
+    asked(true),
     el("div", { class: "submit" }, el("button", { class: "yes" }, "Add rule"), said),
   );
 }
 
 async function add(form, said) {
   const data = new FormData(form);
-  const text = (name) => String(data.get(name) ?? "").trim() || undefined;
   said.textContent = "";
   said.className = "";
   try {
     const rule = await post("/api/rules", {
-      name: text("name"),
-      action: text("action"),
-      tool_pattern: text("tool_pattern"),
-      server_pattern: text("server_pattern"),
-      min_risk_score: Number(text("min_risk_score") ?? 0),
-      description: text("description"),
-      operation_types: data.getAll("operation_types"),
+      name: text(data, "name"),
+      action: text(data, "action"),
+      description: text(data, "description"),
+      ...Object.fromEntries(CONDITIONS.map(({ name, kind }) => [name, KINDS[kind].given(data, name)])),
     });
     form.reset();
     said.textContent = `${rule.name} is in force.`;
