@@ -3,7 +3,8 @@
 //!
 //! The daemon has a thread for each connection, so whoever opens many has many that can run, and the few that everybody
 //! waits for would get one share of a processor in hundreds. A thread that holds the store's lock is one of those few for as
-//! long. The service's unit allows the priority (`LimitNICE=`); where nobody does, all threads are alike.
+//! long. The auditor's own, one for each connection, go last: the core and the agents' workers share its processors, and what
+//! they do for a container or a turn is little beside what all who ask the auditor could have it do. The service's unit allows the priority (`LimitNICE=`); where nobody does, all threads are alike.
 
 use rustix::process::setpriority_process;
 use std::{cell::Cell, marker::PhantomData};
@@ -12,10 +13,14 @@ use std::{cell::Cell, marker::PhantomData};
 const FIRST: i32 = -10;
 /// Everybody else's.
 const USUAL: i32 = 0;
+/// The nice value of those that go last: about a ninth of the usual share.
+const LAST: i32 = 10;
 
 thread_local! {
     /// How many reasons this thread has to go first.
     static REASONS: Cell<u32> = const { Cell::new(0) };
+    /// What it is without one.
+    static LEVEL: Cell<i32> = const { Cell::new(USUAL) };
 }
 
 /// This thread goes first until it ends. Those that it starts from now on do, too, until they say otherwise.
@@ -25,8 +30,20 @@ pub fn first() {
 
 /// This thread goes like any other, whatever started it.
 pub fn usual() {
+    settle(USUAL);
+}
+
+/// This thread goes last, but for when it has a reason to go first. Where it could not go first again it goes as usual: it would
+/// hold locks for longer than others can wait.
+pub fn last() {
+    let may = setpriority_process(None, FIRST).is_ok();
+    settle(if may { LAST } else { USUAL });
+}
+
+fn settle(level: i32) {
     REASONS.set(0);
-    nice(USUAL);
+    LEVEL.set(level);
+    nice(level);
 }
 
 /// For as long as it lives, its thread goes first.
@@ -49,7 +66,7 @@ impl First {
 impl Drop for First {
     fn drop(&mut self) {
         if REASONS.replace(REASONS.get().saturating_sub(1)) == 1 {
-            nice(USUAL);
+            nice(LEVEL.get());
         }
     }
 }
@@ -83,6 +100,24 @@ mod tests {
             first();
             drop(First::begin());
             assert_eq!(own(), raised);
+        })
+        .join()
+        .expect("no panic");
+    }
+
+    #[test]
+    fn a_thread_goes_last_where_it_can_go_first_again() {
+        let own = || getpriority_process(None).expect("the thread is there");
+        std::thread::spawn(move || {
+            usual();
+            last();
+            let level = own();
+            let first = {
+                let _reason = First::begin();
+                own()
+            };
+            assert!(first == FIRST && level == LAST || first == USUAL && level == USUAL, "{first} {level}");
+            assert_eq!(own(), level, "without a reason it goes as before");
         })
         .join()
         .expect("no panic");
