@@ -1,6 +1,6 @@
 //! `ringfence status`.
 
-use super::{agent, exit::Exit};
+use super::{agent, exit::Exit, output::table};
 use jiff::{SignedDuration, Timestamp};
 use ringfence_base::{
     client::{self, ClientError},
@@ -303,18 +303,7 @@ pub(super) fn agents(out: &mut impl Write, all: &[AgentProcess]) -> io::Result<(
             agent.model.as_deref().map_or("-".to_owned(), printable),
         ]);
     }
-    writeln!(out)?;
-    table(out, &rows)
-}
-
-fn table<const N: usize>(out: &mut impl Write, rows: &[[String; N]]) -> io::Result<()> {
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let widths: [usize; N] = std::array::from_fn(width);
-    for row in rows {
-        let cells = row.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}"));
-        writeln!(out, "{}", cells.collect::<Vec<_>>().join("  ").trim_end())?;
-    }
-    Ok(())
+    write!(out, "\n{}", table(&rows))
 }
 
 fn containers(out: &mut impl Write, all: &[ContainerStatus], now: Timestamp) -> io::Result<()> {
@@ -351,7 +340,7 @@ fn containers(out: &mut impl Write, all: &[ContainerStatus], now: Timestamp) -> 
             capabilities(&container.capabilities),
         ]);
     }
-    table(out, &rows)
+    out.write_all(table(&rows).as_bytes())
 }
 
 /// As one word (`all`, `default`) where there is one.
