@@ -1,6 +1,6 @@
 //! Rules of the database, each condition in a column of its name: a new one needs a migration (`mcp_schema`, `schema`).
 
-use super::{Error, SessionReader, SessionWriter, session_writer::of_user, sql, turn};
+use super::{Error, SessionReader, SessionWriter, connection::rows, session_writer::of_user, sql, turn};
 use ringfence_base::clock::rfc3339;
 use ringfence_wire::{
     mcp::{Conditions, MAX_STORED_RULES, StoredRule},
@@ -17,9 +17,7 @@ impl SessionReader {
     /// # Errors
     /// [`Error::Sql`].
     pub fn stored_rules(&self, uid: u32) -> Result<Vec<StoredRule>, Error> {
-        let fail = sql("read the rules");
         let text = "SELECT * FROM policy_rules WHERE enabled AND uid IN (0, ?1) ORDER BY created_at, id";
-        let mut statement = self.connection().prepare(text).map_err(&fail)?;
         let rule = |row: &Row<'_>| {
             let operations: Option<String> = row.get("operation_types")?;
             Ok(StoredRule {
@@ -35,8 +33,7 @@ impl SessionReader {
                 action: row.get::<_, String>("action")?.into(),
             })
         };
-        let rules = statement.query_map([uid], rule).map_err(&fail)?;
-        rules.collect::<rusqlite::Result<_>>().map_err(&fail)
+        rows(self.connection(), text, [uid], rule).map_err(sql("read the rules"))
     }
 }
 
