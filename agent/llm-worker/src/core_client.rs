@@ -3,7 +3,7 @@
 
 use super::{access::WithDescriptors, frame::FrameReader, service::OrderAssembler};
 use ringfence_wire::{
-    agent::{AgentCounts, Answer, MAX_REPORT, PeerIdentity, ToCore, ToWorker},
+    agent::{AgentCounts, Answer, MAX_REPORT, PeerIdentity, ToCore, ToWorker, WorkerCounts},
     frame::framed,
     trace::AgentEvent,
 };
@@ -248,14 +248,14 @@ impl CoreClient {
     }
 
     /// Tells it what the worker does.
-    pub(crate) fn status(&self, counts: AgentCounts) {
+    pub(crate) fn status(&self, worker: WorkerCounts) {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         self.tell(ToCore::Status(AgentCounts {
+            worker,
             tags: read(&self.counts.tags),
             refused_tags: read(&self.counts.refused_tags),
             refused_peers: read(&self.counts.refused_peers),
             lost_reports: read(&self.counts.lost_reports),
-            ..counts
         }));
     }
 

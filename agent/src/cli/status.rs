@@ -284,7 +284,7 @@ pub(super) fn agents(out: &mut impl Write, all: &[AgentProcess]) -> io::Result<(
     let number = |number: Option<u32>| number.map_or("-".to_owned(), |number| number.to_string());
     for agent in all {
         let counts = &agent.counts;
-        let runtime = match (counts.runtime, counts.busy) {
+        let runtime = match (counts.worker.runtime, counts.worker.busy) {
             (false, _) => "none",
             (true, true) => "busy",
             (true, false) => "idle",
@@ -296,8 +296,8 @@ pub(super) fn agents(out: &mut impl Write, all: &[AgentProcess]) -> io::Result<(
             number(agent.uid),
             agent.restarts.to_string(),
             runtime.to_owned(),
-            counts.turns.to_string(),
-            counts.failed.to_string(),
+            counts.worker.turns.to_string(),
+            counts.worker.failed.to_string(),
             counts.tags.to_string(),
             (counts.refused_tags + counts.refused_peers).to_string(),
             agent.model.as_deref().map_or("-".to_owned(), printable),

@@ -72,7 +72,7 @@ pub(crate) fn table(status: &UserStatus) -> String {
     ];
     let mut wrong = String::new();
     for agent in &status.agents {
-        let worker = agent.worker.clone().unwrap_or_default();
+        let worker = agent.worker.unwrap_or_default();
         let runtime = match (worker.runtime, worker.busy) {
             (true, true) => "busy",
             (true, false) => "idle",
