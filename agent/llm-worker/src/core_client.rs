@@ -5,14 +5,14 @@ use super::{access::WithDescriptors, frame::FrameReader, service::OrderAssembler
 use ringfence_wire::{
     agent::{AgentCounts, Answer, MAX_REPORT, PeerIdentity, ToCore, ToWorker, WorkerCounts},
     frame::framed,
+    rights,
     trace::AgentEvent,
 };
-use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use rustix::net::SendFlags;
 use serde_json::value::to_raw_value;
 use std::{
     collections::HashMap,
     io::{self, IoSlice},
-    mem::MaybeUninit,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::{
         Arc, Mutex, PoisonError,
@@ -368,15 +368,8 @@ async fn run(
 }
 
 fn send(socket: BorrowedFd<'_>, frame: &[u8], descriptors: &[OwnedFd]) -> io::Result<usize> {
-    const MOST: usize = 2;
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
     let borrowed: Vec<BorrowedFd<'_>> = descriptors.iter().map(AsFd::as_fd).collect();
-    if !borrowed.is_empty() && !control.push(SendAncillaryMessage::ScmRights(&borrowed)) {
-        return Err(io::ErrorKind::InvalidInput.into());
-    }
-    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-    Ok(sendmsg(socket, &[IoSlice::new(frame)], &mut control, flags)?)
+    Ok(rights::send(socket, &[IoSlice::new(frame)], &borrowed, SendFlags::DONTWAIT)?)
 }
 
 #[cfg(test)]
