@@ -320,18 +320,7 @@ impl Writable {
                 ..PlaceRule::nothing(at(place.at.0.clone()), place.kind)
             }
         };
-        CompiledPolicy {
-            profile: String::new(),
-            audit_mode: false,
-            initial: bit(self.all),
-            record: 0,
-            inet: false,
-            capabilities: crate::Capabilities::NONE,
-            flags: 0,
-            places: self.places.iter().map(rule).collect(),
-            nets: Vec::new(),
-            rules: Vec::new(),
-        }
+        CompiledPolicy::of_places(bit(self.all), self.places.iter().map(rule).collect())
     }
 }
 
