@@ -6,7 +6,7 @@
 //! other process. All of it must come before the first thread: each of these holds for one thread and its children.
 
 use ringfence_sandbox::{
-    caps, host,
+    caps,
     landlock::{self, Access, Hierarchy, Rules},
     seccomp,
 };
@@ -39,30 +39,19 @@ pub(crate) fn enter(state: &Path) -> Result<(), Error> {
 }
 
 fn landlocked(state: &Path) -> Result<(), Error> {
-    let abi = host::landlock_abi();
-    if abi == 0 {
-        tracing::warn!("this kernel has no Landlock: the auditor runs without capabilities, but unconfined");
-        return Ok(());
-    }
-    // Rules follow no links, and an administrator may have made the directory one.
-    let allow = |path: &Path, access| Hierarchy {
-        path: path.canonicalize().unwrap_or_else(|_| path.to_owned()),
-        access,
-        exact: false,
-        may_be_missing: false,
-    };
     let rules = Rules {
         restricted: Access { read: true, write: true, exec: true, unix: true },
         hierarchies: vec![
-            allow(state, Access { read: true, write: true, ..Access::default() }),
-            allow(Path::new("/dev/urandom"), Access { read: true, ..Access::default() }),
+            // An administrator may have made the directory a link.
+            Hierarchy::resolved(state, Access { read: true, write: true, ..Access::default() }),
+            Hierarchy::resolved(Path::new("/dev/urandom"), Access { read: true, ..Access::default() }),
         ],
         tcp: Some(BTreeSet::new()),
         scope_signals: true,
         scope_abstract: true,
     };
-    if let Some(prepared) = rules.prepare(abi)? {
-        prepared.enforce()?;
+    if !rules.enforce()? {
+        tracing::warn!("this kernel has no Landlock: the auditor runs without capabilities, but unconfined");
     }
     Ok(())
 }

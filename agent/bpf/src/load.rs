@@ -10,7 +10,7 @@ use aya::{
     Btf, Ebpf, EbpfError, EbpfLoader,
     maps::MapError,
     programs::{
-        CgroupAttachMode, CgroupSkbAttachType, Program, ProgramError,
+        CgroupAttachMode, CgroupSkbAttachType, Lsm, Program, ProgramError,
         links::{FdLink, LinkError},
     },
 };
@@ -319,15 +319,11 @@ fn load(object: &Object, pins: &Pins, keys: &Keys, unknown: &Unknown) -> Result<
             }
             continue;
         }
-        let attach = |source| LoadError::Attach { hook, source: Box::new(source) };
         let Some(Program::Lsm(program)) = loaded.program_mut(hook) else {
             return Err(LoadError::Mismatch(format!("there is no program for hook `{hook}`")));
         };
         program.load(hook, &btf).map_err(|error| refused(hook, error))?;
-        let id = program.attach().map_err(attach)?;
-        let link: FdLink = program.take_link(id).map_err(attach)?.into();
-        let path = dir.join(hook);
-        link.pin(&path).map_err(|source| LoadError::Pin { path, source })?;
+        attach(program, hook, &dir, hook)?;
     }
     pin_iterator(&mut loaded, &btf, &dir)?;
     pin_egress(&mut loaded, &dir)?;
@@ -343,7 +339,6 @@ fn load(object: &Object, pins: &Pins, keys: &Keys, unknown: &Unknown) -> Result<
 /// Refuses governed tasks at a hook that is in no table. One that cannot refuse (it returns nothing, or no error) does not
 /// take the program; it is told as unknown all the same.
 fn refuse_at(hook: &str, copy: &mut Ebpf, btf: &Btf, dir: &Path) -> Result<(), LoadError> {
-    let attach = |source| LoadError::Attach { hook: UNKNOWN_HOOK, source: Box::new(source) };
     let Some(Program::Lsm(program)) = copy.program_mut(UNKNOWN_HOOK) else {
         return Err(LoadError::Mismatch(format!("there is no program `{UNKNOWN_HOOK}`")));
     };
@@ -354,9 +349,18 @@ fn refuse_at(hook: &str, copy: &mut Ebpf, btf: &Btf, dir: &Path) -> Result<(), L
         );
         return Ok(());
     }
-    let id = program.attach().map_err(attach)?;
-    let link: FdLink = program.take_link(id).map_err(attach)?.into();
-    let path = dir.join(hook);
+    attach(program, UNKNOWN_HOOK, dir, hook)
+}
+
+/// Attaches a loaded program, and pins its link under a name.
+fn attach(program: &mut Lsm, hook: &'static str, dir: &Path, name: &str) -> Result<(), LoadError> {
+    let failed = |source| LoadError::Attach { hook, source: Box::new(source) };
+    let id = program.attach().map_err(failed)?;
+    pin(program.take_link(id).map_err(failed)?.into(), dir, name)
+}
+
+fn pin(link: FdLink, dir: &Path, name: &str) -> Result<(), LoadError> {
+    let path = dir.join(name);
     link.pin(&path).map(drop).map_err(|source| LoadError::Pin { path, source })
 }
 
@@ -371,9 +375,7 @@ fn pin_iterator(loaded: &mut Ebpf, btf: &Btf, dir: &Path) -> Result<(), LoadErro
     let link = program.take_link(id).map_err(attach)?;
     let link: FdLink =
         link.try_into().map_err(|source| LoadError::Link { hook: ITERATOR, source: Box::new(source) })?;
-    let path = dir.join(ITERATOR);
-    link.pin(&path).map_err(|source| LoadError::Pin { path, source })?;
-    Ok(())
+    pin(link, dir, ITERATOR)
 }
 
 /// The inode of the root of every kernfs, cgroup v2 among them.
@@ -396,9 +398,7 @@ fn pin_egress(loaded: &mut Ebpf, dir: &Path) -> Result<(), LoadError> {
     let link = program.take_link(id).map_err(attach)?;
     let link: FdLink =
         link.try_into().map_err(|source| LoadError::Link { hook: EGRESS, source: Box::new(source) })?;
-    let path = dir.join(EGRESS);
-    link.pin(&path).map_err(|source| LoadError::Pin { path, source })?;
-    Ok(())
+    pin(link, dir, EGRESS)
 }
 
 /// The end of the verifier's log is where it says why; the rest is megabytes.

@@ -42,6 +42,14 @@ struct ElementAttr {
     flags: u64,
 }
 
+impl ElementAttr {
+    /// Of one element: where its key is, and its value, which a look-up writes.
+    fn new<K, V>(map: BorrowedFd<'_>, key: *const K, value: *const V, flags: u64) -> Self {
+        let map_fd = map.as_raw_fd() as u32;
+        Self { map_fd, pad: 0, key: key as u64, value: value as u64, flags }
+    }
+}
+
 /// bpf(2).
 ///
 /// # Safety
@@ -61,13 +69,7 @@ unsafe fn bpf<T>(command: libc::c_int, attr: &mut T) -> io::Result<libc::c_long>
 pub(crate) fn task_tag(tasks: BorrowedFd<'_>, pidfd: BorrowedFd<'_>) -> io::Result<Option<Task>> {
     let key: libc::c_int = pidfd.as_raw_fd();
     let mut value = Task::pending(0);
-    let mut attr = ElementAttr {
-        map_fd: tasks.as_raw_fd() as u32,
-        pad: 0,
-        key: (&raw const key) as u64,
-        value: (&raw mut value) as u64,
-        flags: 0,
-    };
+    let mut attr = ElementAttr::new(tasks, &raw const key, &raw mut value, 0);
     // SAFETY: `ElementAttr` is the element operations' layout without padding; `key` is the 4 byte key and `value` has
     // the map's value size (`pins` compared it with `size_of::<Task>()`), and both outlive the call. Any bytes are a
     // valid `Task`: it has integers only.
@@ -90,13 +92,7 @@ pub(crate) fn task_tag(tasks: BorrowedFd<'_>, pidfd: BorrowedFd<'_>) -> io::Resu
 pub(crate) fn caller(callers: BorrowedFd<'_>, socket: BorrowedFd<'_>) -> io::Result<Option<u64>> {
     let key: libc::c_int = socket.as_raw_fd();
     let mut value = 0_u64;
-    let mut attr = ElementAttr {
-        map_fd: callers.as_raw_fd() as u32,
-        pad: 0,
-        key: (&raw const key) as u64,
-        value: (&raw mut value) as u64,
-        flags: 0,
-    };
+    let mut attr = ElementAttr::new(callers, &raw const key, &raw mut value, 0);
     // SAFETY: `ElementAttr` is the element operations' layout without padding; `key` is the 4 byte key and `value` has
     // the map's value size (`load` compared it with `size_of::<u64>()`), and both outlive the call.
     match unsafe { bpf(BPF_MAP_LOOKUP_ELEM, &mut attr) } {
@@ -114,13 +110,7 @@ pub(crate) fn set_task_tag(
     expect: Expect,
 ) -> io::Result<()> {
     let key: libc::c_int = pidfd.as_raw_fd();
-    let mut attr = ElementAttr {
-        map_fd: tasks.as_raw_fd() as u32,
-        pad: 0,
-        key: (&raw const key) as u64,
-        value: (&raw const *tag) as u64,
-        flags: expect as u64,
-    };
+    let mut attr = ElementAttr::new(tasks, &raw const key, &raw const *tag, expect as u64);
     // SAFETY: as in `task_tag`; an update only reads the value, for the map's value size.
     unsafe { bpf(BPF_MAP_UPDATE_ELEM, &mut attr) }.map(drop)
 }
@@ -131,13 +121,7 @@ pub(crate) fn set_task_tag(
 /// `EEXIST`: it has one; `ESRCH` or `ENOENT`: it is gone.
 pub(crate) fn set_call(calls: BorrowedFd<'_>, pidfd: BorrowedFd<'_>, call: u64) -> io::Result<()> {
     let key: libc::c_int = pidfd.as_raw_fd();
-    let mut attr = ElementAttr {
-        map_fd: calls.as_raw_fd() as u32,
-        pad: 0,
-        key: (&raw const key) as u64,
-        value: (&raw const call) as u64,
-        flags: Expect::Absent as u64,
-    };
+    let mut attr = ElementAttr::new(calls, &raw const key, &raw const call, Expect::Absent as u64);
     // SAFETY: as in `set_task_tag`; `handle` compared the map's value size with that of `u64` when it opened it.
     unsafe { bpf(BPF_MAP_UPDATE_ELEM, &mut attr) }.map(drop)
 }
@@ -148,13 +132,7 @@ pub(crate) fn take<const K: usize, const V: usize>(
     key: &[u64; K],
 ) -> io::Result<Option<Box<[u64; V]>>> {
     let mut value = Box::new([0; V]);
-    let mut attr = ElementAttr {
-        map_fd: map.as_raw_fd() as u32,
-        pad: 0,
-        key: (&raw const *key) as u64,
-        value: (&raw mut *value) as u64,
-        flags: 0,
-    };
+    let mut attr = ElementAttr::new(map, &raw const *key, &raw mut *value, 0);
     // SAFETY: `ElementAttr` is the element operations' layout; `key` and `value` have the map's sizes (`rings` opens
     // the map through a typed view that compared them) and outlive the call. Any bytes are valid integers.
     match unsafe { bpf(BPF_MAP_LOOKUP_AND_DELETE_ELEM, &mut attr) } {

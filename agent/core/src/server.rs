@@ -206,17 +206,15 @@ impl<E: Enforcer> Server<E> {
         if let Some(inside) = inside {
             self.state().check_root(inside, &root)?;
         }
-        let compiled = {
-            let surroundings = Surroundings {
-                outer: &outer,
-                root: root.as_fd(),
-                mounts: Some(&mounts),
-                dirs: &dirs,
-                history: None,
-                past: past.as_deref(),
-            };
-            enroll::compile(&request, surroundings)?
+        let surroundings = Surroundings {
+            outer: &outer,
+            root: root.as_fd(),
+            mounts: Some(&mounts),
+            dirs: &dirs,
+            history: None,
+            past: past.as_deref(),
         };
+        let compiled = enroll::compile(&request, surroundings)?;
         self.state().enroll(&request, compiled, TaskContext { inside, outer, root, host_root, mounts }, child)
     }
 
@@ -309,17 +307,15 @@ impl<E: Enforcer> Server<E> {
             let state = self.state();
             (state.dirs.clone(), if host_root { state.link_targets(peer.uid) } else { None })
         };
-        let compiled = {
-            let surroundings = Surroundings {
-                outer: &[],
-                root: root.as_fd(),
-                mounts: Some(&mounts),
-                dirs: &dirs,
-                history: None,
-                past: past.as_deref(),
-            };
-            enroll::compile(&request, surroundings)?
+        let surroundings = Surroundings {
+            outer: &[],
+            root: root.as_fd(),
+            mounts: Some(&mounts),
+            dirs: &dirs,
+            history: None,
+            past: past.as_deref(),
         };
+        let compiled = enroll::compile(&request, surroundings)?;
         let context = TaskContext { inside: None, outer: Vec::new(), root, host_root, mounts };
         self.state().enroll_running(&request, compiled, context, &target, &first)
     }

@@ -171,6 +171,27 @@ impl io::Write for Excerpt {
     }
 }
 
+/// How many of the bytes are left without a character at the end that is not whole.
+pub fn whole_characters(bytes: &[u8]) -> usize {
+    for back in 1..=bytes.len().min(3) {
+        let at = bytes.len() - back;
+        let length = match bytes[at] {
+            0x80..=0xbf => continue,
+            0xc2..=0xdf => 2,
+            0xe0..=0xef => 3,
+            0xf0..=0xf4 => 4,
+            _ => 1,
+        };
+        return if length > back { at } else { bytes.len() };
+    }
+    bytes.len()
+}
+
+/// How many of the bytes at the start are the rest of a character.
+pub fn rest_of_character(bytes: &[u8]) -> usize {
+    bytes.iter().take(3).take_while(|byte| (0x80..=0xbf).contains(*byte)).count()
+}
+
 /// The first `count` characters.
 fn first(text: &str, count: usize) -> &str {
     text.char_indices().nth(count).map_or(text, |(end, _)| &text[..end])

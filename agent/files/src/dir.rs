@@ -4,8 +4,7 @@
 mod contents;
 
 use crate::{
-    acl::{self, Permissions},
-    entry::{Meta, set_mode, set_owner},
+    entry::{Meta, by_descriptor},
     walk::{self, ResolvedPath},
 };
 use rustix::{
@@ -168,30 +167,6 @@ impl Dir {
         &self.path
     }
 
-    /// What it is now.
-    ///
-    /// # Errors
-    /// As fstat(2).
-    pub fn meta(&self) -> io::Result<Meta> {
-        Meta::of(&self.fd)
-    }
-
-    /// Sets its permission bits.
-    ///
-    /// # Errors
-    /// As fchmod(2).
-    pub fn set_mode(&self, mode: u32) -> io::Result<()> {
-        set_mode(self.fd.as_fd(), mode)
-    }
-
-    /// Gives it to a user and a group.
-    ///
-    /// # Errors
-    /// As fchownat(2).
-    pub fn set_owner(&self, uid: u32, gid: u32) -> io::Result<()> {
-        set_owner(self.fd.as_fd(), uid, gid)
-    }
-
     /// Takes it back from the user it was given to: ours, and nobody else enters it or changes what is in it. The owner goes
     /// first, for only an owner sets a mode without CAP_FOWNER.
     ///
@@ -201,14 +176,6 @@ impl Dir {
         let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
         self.set_owner(uid, gid)?;
         self.set_mode(0o700)
-    }
-
-    /// See [`Entry::share`](crate::Entry::share).
-    ///
-    /// # Errors
-    /// Not the owner, or a file system without ACLs.
-    pub fn share(&self, user: Option<u32>, permissions: Permissions) -> io::Result<()> {
-        acl::share(self.fd.as_fd(), user, permissions)
     }
 
     /// A directory in it.
@@ -230,6 +197,8 @@ impl Dir {
         }
     }
 }
+
+by_descriptor!(Dir);
 
 impl AsFd for Dir {
     fn as_fd(&self) -> BorrowedFd<'_> {

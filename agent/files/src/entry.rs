@@ -1,6 +1,5 @@
 //! Something in a directory, as a descriptor: what it is, whose, with which mode.
 
-use crate::acl::{self, Permissions};
 use rustix::{
     fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
     fs::{AtFlags, CWD, FileType, Gid, Mode, OFlags, Stat, Uid, chmodat, chownat, fchmod, fstat, openat},
@@ -75,14 +74,6 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// What it is now.
-    ///
-    /// # Errors
-    /// As fstat(2).
-    pub fn meta(&self) -> io::Result<Meta> {
-        Meta::of(&self.fd)
-    }
-
     /// Opens it for reading if it is a regular file. Nothing else is opened, not even to be looked at: the open of a FIFO
     /// waits for its other end, and that of a device can do something.
     ///
@@ -97,22 +88,6 @@ impl Entry {
         Ok(openat(CWD, by_proc(self.fd.as_fd()), flags, Mode::empty())?.into())
     }
 
-    /// Sets its permission bits. Not a symlink's.
-    ///
-    /// # Errors
-    /// As fchmod(2): whoever changes it owns it or has CAP_FOWNER.
-    pub fn set_mode(&self, mode: u32) -> io::Result<()> {
-        set_mode(self.fd.as_fd(), mode)
-    }
-
-    /// Gives it to a user and a group.
-    ///
-    /// # Errors
-    /// As fchownat(2).
-    pub fn set_owner(&self, uid: u32, gid: u32) -> io::Result<()> {
-        set_owner(self.fd.as_fd(), uid, gid)
-    }
-
     /// Gives it to a user and a group with these permission bits, whoever has it now: it is ours in between, for only an owner
     /// sets a mode without CAP_FOWNER.
     ///
@@ -123,15 +98,49 @@ impl Entry {
         self.set_mode(mode)?;
         self.set_owner(uid, gid)
     }
-
-    /// Lets one user beside its owner use it; `None` takes that away. See [`Permissions`].
-    ///
-    /// # Errors
-    /// Not the owner, or a file system without ACLs.
-    pub fn share(&self, user: Option<u32>, permissions: Permissions) -> io::Result<()> {
-        acl::share(self.fd.as_fd(), user, permissions)
-    }
 }
+
+/// What is done to a directory and to what is in one alike, by the descriptor.
+macro_rules! by_descriptor {
+    ($opened:ty) => {
+        impl $opened {
+            /// What it is now.
+            ///
+            /// # Errors
+            /// As fstat(2).
+            pub fn meta(&self) -> std::io::Result<$crate::Meta> {
+                $crate::Meta::of(&self.fd)
+            }
+
+            /// Sets its permission bits. Not a symlink's.
+            ///
+            /// # Errors
+            /// As fchmod(2): whoever changes it owns it or has CAP_FOWNER.
+            pub fn set_mode(&self, mode: u32) -> std::io::Result<()> {
+                $crate::entry::set_mode(self.fd.as_fd(), mode)
+            }
+
+            /// Gives it to a user and a group.
+            ///
+            /// # Errors
+            /// As fchownat(2).
+            pub fn set_owner(&self, uid: u32, gid: u32) -> std::io::Result<()> {
+                $crate::entry::set_owner(self.fd.as_fd(), uid, gid)
+            }
+
+            /// Lets one user beside its owner use it; `None` takes that away. See [`Permissions`](crate::Permissions).
+            ///
+            /// # Errors
+            /// Not the owner, or a file system without ACLs.
+            pub fn share(&self, user: Option<u32>, permissions: $crate::Permissions) -> std::io::Result<()> {
+                $crate::acl::share(self.fd.as_fd(), user, permissions)
+            }
+        }
+    };
+}
+pub(crate) use by_descriptor;
+
+by_descriptor!(Entry);
 
 /// The path by which the kernel leads to an open descriptor's inode itself: for calls that take no `O_PATH` descriptor.
 pub(crate) fn by_proc(fd: BorrowedFd<'_>) -> String {

@@ -2,10 +2,9 @@
 
 use crate::{
     path::{PathEntry, PathError, Reach, escape, unescape},
-    scope::{Entry, deserialize_atoms, serialize_atoms},
+    scope::{Entry, written_as_atoms},
 };
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use std::{collections::BTreeSet, fmt, str::FromStr};
+use std::{collections::BTreeSet, str::FromStr};
 
 /// Why a text is not an exec entry.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -107,23 +106,7 @@ impl Entry for ExecEntry {
     }
 }
 
-impl fmt::Display for ExecEntry {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.atoms().join(" and "))
-    }
-}
-
-impl Serialize for ExecEntry {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serialize_atoms(&self.atoms(), serializer)
-    }
-}
-
-impl<'de> Deserialize<'de> for ExecEntry {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserialize_atoms(deserializer)
-    }
-}
+written_as_atoms!(ExecEntry);
 
 #[cfg(test)]
 mod tests {

@@ -2,12 +2,10 @@
 
 use crate::{
     path::{PathEntry, PathError},
-    scope::Entry,
+    scope::{Entry, written_as_atoms},
 };
 use ipnet::{IpNet, Ipv4Net};
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use std::{
-    fmt,
     net::{IpAddr, Ipv6Addr},
     str::FromStr,
 };
@@ -268,23 +266,7 @@ impl Entry for NetEntry {
     }
 }
 
-impl fmt::Display for NetEntry {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.atoms().join(" and "))
-    }
-}
-
-impl Serialize for NetEntry {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        crate::scope::serialize_atoms(&self.atoms(), serializer)
-    }
-}
-
-impl<'de> Deserialize<'de> for NetEntry {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        crate::scope::deserialize_atoms(deserializer).map_err(de::Error::custom)
-    }
-}
+written_as_atoms!(NetEntry);
 
 #[cfg(test)]
 mod tests {

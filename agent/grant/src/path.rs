@@ -2,10 +2,9 @@
 
 use crate::{
     denied::{MAX_PATTERN, NamePattern},
-    scope::{Entry, deserialize_atoms, serialize_atoms},
+    scope::{Entry, written_as_atoms},
 };
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use std::{collections::BTreeSet, fmt, str::FromStr};
+use std::{collections::BTreeSet, str::FromStr};
 
 /// Most components of a path that the kernel looks at.
 pub const MAX_COMPONENTS: usize = 64;
@@ -234,23 +233,7 @@ impl Entry for PathEntry {
     }
 }
 
-impl fmt::Display for PathEntry {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.atoms().join(" and "))
-    }
-}
-
-impl Serialize for PathEntry {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serialize_atoms(&self.atoms(), serializer)
-    }
-}
-
-impl<'de> Deserialize<'de> for PathEntry {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserialize_atoms(deserializer)
-    }
-}
+written_as_atoms!(PathEntry);
 
 /// The path above an absolute path; `None` above `/`.
 pub fn parent(path: &str) -> Option<&str> {

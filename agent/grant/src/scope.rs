@@ -229,24 +229,35 @@ impl CountBound {
     }
 }
 
-/// Serialises an entry: its text, or the list of texts that hold together.
-pub(crate) fn serialize_atoms<S: Serializer>(atoms: &[String], serializer: S) -> Result<S::Ok, S::Error> {
-    match atoms {
-        [single] => serializer.serialize_str(single),
-        many => many.serialize(serializer),
-    }
-}
+/// How an entry is written: its text, or the list of texts that hold together.
+macro_rules! written_as_atoms {
+    ($entry:ty) => {
+        impl std::fmt::Display for $entry {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(&self.atoms().join(" and "))
+            }
+        }
 
-/// Reads an entry: one text, or a list of texts that hold together.
-pub(crate) fn deserialize_atoms<'de, D, E>(deserializer: D) -> Result<E, D::Error>
-where
-    D: Deserializer<'de>,
-    E: Entry + std::str::FromStr<Err: fmt::Display>,
-{
-    deserializer.deserialize_any(AtomsVisitor(PhantomData))
-}
+        impl serde::Serialize for $entry {
+            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                match self.atoms().as_slice() {
+                    [single] => serializer.serialize_str(single),
+                    many => serde::Serialize::serialize(many, serializer),
+                }
+            }
+        }
 
-struct AtomsVisitor<E>(PhantomData<E>);
+        impl<'de> serde::Deserialize<'de> for $entry {
+            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                deserializer.deserialize_any($crate::scope::AtomsVisitor(std::marker::PhantomData))
+            }
+        }
+    };
+}
+pub(crate) use written_as_atoms;
+
+/// Reads an entry.
+pub(crate) struct AtomsVisitor<E>(pub(crate) PhantomData<E>);
 
 impl<'de, E: Entry + std::str::FromStr<Err: fmt::Display>> Visitor<'de> for AtomsVisitor<E> {
     type Value = E;

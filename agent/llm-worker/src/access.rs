@@ -8,13 +8,13 @@ use super::{
 use ringfence_policy::agents::registry::AgentConfig;
 use ringfence_wire::{
     agent::PeerIdentity,
+    rights,
     trace::{AgentEvent, MAX_ID, MAX_TEXT, Refusal},
 };
-use rustix::process::geteuid;
+use rustix::{net::RecvFlags, process::geteuid};
 use std::{
     collections::HashMap,
-    io::{self, IoSliceMut},
-    mem::MaybeUninit,
+    io,
     os::fd::{AsFd, OwnedFd},
     pin::Pin,
     sync::{Arc, Mutex, PoisonError, atomic::Ordering},
@@ -278,20 +278,12 @@ impl AsyncRead for WithDescriptors {
 }
 
 fn receive(socket: &UnixStream, into: &mut [u8], kept: &Descriptors) -> io::Result<usize> {
-    use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
-    let message = recvmsg(socket, &mut [IoSliceMut::new(into)], &mut control, flags)?;
+    let received = rights::receive(socket, into, RecvFlags::DONTWAIT)?;
     let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
-    for part in control.drain() {
-        if let RecvAncillaryMessage::ScmRights(rights) = part {
-            let room = MOST_DESCRIPTORS - kept.len();
-            // Those beyond it are closed here.
-            kept.extend(rights.take(room));
-        }
-    }
-    Ok(message.bytes)
+    let room = MOST_DESCRIPTORS - kept.len();
+    // Those beyond it are closed here.
+    kept.extend(received.descriptors.into_iter().take(room));
+    Ok(received.bytes)
 }
 
 #[cfg(test)]

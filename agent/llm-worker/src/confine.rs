@@ -110,8 +110,7 @@ pub(crate) fn enter(own: &[PathBuf]) -> Result<(), Error> {
 pub(crate) fn enter_user(writable: &[PathBuf]) -> Result<(), Error> {
     caps::drop_all()?;
     caps::not_dumpable()?;
-    let abi = host::landlock_abi();
-    if abi == 0 {
+    if host::landlock_abi() == 0 {
         tracing::warn!("this kernel has no Landlock: the agents' service may write wherever its user may");
     } else {
         let of = |path: PathBuf, access| Hierarchy { path, access, exact: false, may_be_missing: true };
@@ -128,9 +127,7 @@ pub(crate) fn enter_user(writable: &[PathBuf]) -> Result<(), Error> {
             // The service manager's socket may be one.
             scope_abstract: false,
         };
-        if let Some(prepared) = rules.prepare(abi)? {
-            prepared.enforce()?;
-        }
+        rules.enforce()?;
     }
     seccomp::Filter::compile(&seccomp::Policy::user_list()?)?.load()?;
     Ok(())
@@ -171,27 +168,15 @@ fn like_any_other_for_memory() -> io::Result<()> {
 }
 
 fn landlocked(own: &[PathBuf]) -> Result<(), Error> {
-    let abi = host::landlock_abi();
-    if abi == 0 {
-        tracing::warn!(
-            "this kernel has no Landlock: the worker runs without capabilities, but sees the host's files"
-        );
-        return Ok(());
-    }
-    // Rules follow no links.
-    let allow = |path: &Path, access| Hierarchy {
-        path: path.canonicalize().unwrap_or_else(|_| path.to_owned()),
-        access,
-        exact: false,
-        may_be_missing: true,
-    };
-    let kept = |path: &PathBuf| allow(path, Access { read: true, write: true, ..Access::default() });
+    let kept =
+        |path: &PathBuf| Hierarchy::resolved(path, Access { read: true, write: true, ..Access::default() });
     let mut hierarchies: Vec<Hierarchy> = own.iter().map(kept).collect();
     let readable = RESOLVING.iter().map(Path::new).chain([Path::new("/dev/urandom"), Path::new("/dev/null")]);
     let certificates: Vec<PathBuf> =
         CERTIFICATES.iter().filter_map(|name| env::var_os(name).map(PathBuf::from)).collect();
     let readable = readable.chain(certificates.iter().map(PathBuf::as_path));
-    hierarchies.extend(readable.map(|path| allow(path, Access { read: true, ..Access::default() })));
+    let read = Access { read: true, ..Access::default() };
+    hierarchies.extend(readable.map(|path| Hierarchy::resolved(path, read)));
     let rules = Rules {
         restricted: Access { read: true, write: true, exec: true, unix: true },
         hierarchies,
@@ -200,8 +185,10 @@ fn landlocked(own: &[PathBuf]) -> Result<(), Error> {
         scope_signals: true,
         scope_abstract: true,
     };
-    if let Some(prepared) = rules.prepare(abi)? {
-        prepared.enforce()?;
+    if !rules.enforce()? {
+        tracing::warn!(
+            "this kernel has no Landlock: the worker runs without capabilities, but sees the host's files"
+        );
     }
     Ok(())
 }

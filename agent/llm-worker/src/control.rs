@@ -1,8 +1,10 @@
 //! What `ringfence agent start` can be asked over its control socket, and the client that asks.
 
-use super::status::WorkerStatus;
 use ringfence_policy::agents::home::Home;
-use ringfence_wire::frame::{FrameError, read_message, write_message};
+use ringfence_wire::{
+    agent::WorkerCounts,
+    frame::{FrameError, read_message, write_message},
+};
 use serde::{Deserialize, Serialize};
 use std::{
     io,
@@ -83,7 +85,7 @@ pub struct AgentStatus {
     /// Its worker's process.
     pub pid: Option<u32>,
     /// What its worker does.
-    pub worker: Option<WorkerStatus>,
+    pub worker: Option<WorkerCounts>,
 }
 
 /// Whether an agent runs.

@@ -3,16 +3,16 @@
 
 use super::{access::WithDescriptors, frame::FrameReader, service::OrderAssembler};
 use ringfence_wire::{
-    agent::{AgentCounts, Answer, MAX_REPORT, PeerIdentity, ToCore, ToWorker},
+    agent::{AgentCounts, Answer, MAX_REPORT, PeerIdentity, ToCore, ToWorker, WorkerCounts},
     frame::framed,
+    rights,
     trace::AgentEvent,
 };
-use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use rustix::net::SendFlags;
 use serde_json::value::to_raw_value;
 use std::{
     collections::HashMap,
     io::{self, IoSlice},
-    mem::MaybeUninit,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::{
         Arc, Mutex, PoisonError,
@@ -248,14 +248,14 @@ impl CoreClient {
     }
 
     /// Tells it what the worker does.
-    pub(crate) fn status(&self, counts: AgentCounts) {
+    pub(crate) fn status(&self, worker: WorkerCounts) {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         self.tell(ToCore::Status(AgentCounts {
+            worker,
             tags: read(&self.counts.tags),
             refused_tags: read(&self.counts.refused_tags),
             refused_peers: read(&self.counts.refused_peers),
             lost_reports: read(&self.counts.lost_reports),
-            ..counts
         }));
     }
 
@@ -368,15 +368,8 @@ async fn run(
 }
 
 fn send(socket: BorrowedFd<'_>, frame: &[u8], descriptors: &[OwnedFd]) -> io::Result<usize> {
-    const MOST: usize = 2;
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
     let borrowed: Vec<BorrowedFd<'_>> = descriptors.iter().map(AsFd::as_fd).collect();
-    if !borrowed.is_empty() && !control.push(SendAncillaryMessage::ScmRights(&borrowed)) {
-        return Err(io::ErrorKind::InvalidInput.into());
-    }
-    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-    Ok(sendmsg(socket, &[IoSlice::new(frame)], &mut control, flags)?)
+    Ok(rights::send(socket, &[IoSlice::new(frame)], &borrowed, SendFlags::DONTWAIT)?)
 }
 
 #[cfg(test)]

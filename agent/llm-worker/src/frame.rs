@@ -5,7 +5,7 @@
 
 use bytes::{Bytes, BytesMut};
 use ringfence_base::quota::Permit;
-use ringfence_wire::frame::{FrameError, HEADER, MAX_FRAME};
+use ringfence_wire::frame::{FrameError, HEADER, MAX_FRAME, length};
 use std::{
     io,
     sync::{
@@ -92,13 +92,7 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         loop {
             let mut wanted = HEADER;
             if let Some(header) = self.buffer.first_chunk::<HEADER>() {
-                wanted += match u32::from_be_bytes(*header) as usize {
-                    0 => return Err(FrameError::Empty),
-                    length if length > MAX_FRAME => {
-                        return Err(FrameError::TooLong { length, max: MAX_FRAME });
-                    }
-                    length => length,
-                };
+                wanted += length(*header, MAX_FRAME)?;
                 if self.buffer.len() >= wanted {
                     return Ok(self.buffer.split_to(wanted).freeze().slice(HEADER..));
                 }

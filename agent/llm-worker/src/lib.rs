@@ -57,7 +57,7 @@ pub mod rpc;
 #[cfg(test)]
 mod samples;
 mod service;
-pub mod status;
+mod status;
 mod turn;
 pub mod unit;
 mod upstream;

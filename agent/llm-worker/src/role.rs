@@ -27,7 +27,7 @@ use ringfence_policy::agents::{
     registry::AgentConfig,
 };
 use ringfence_wire::{
-    agent::{AgentCounts, MAX_ORDER, Start, Supervisor, ToCore, ToWorker},
+    agent::{MAX_ORDER, Start, Supervisor, ToCore, ToWorker, WorkerCounts},
     conn::Conn,
     frame::FrameError,
     trace::AgentEvent,
@@ -194,7 +194,7 @@ fn serve(supervisor: &UnixStream) -> Result<(), Error> {
 fn link(
     socket: tokio::net::UnixStream,
     is_core: bool,
-    status: watch::Receiver<AgentCounts>,
+    status: watch::Receiver<WorkerCounts>,
     (stop, gone): (&CancellationToken, &CancellationToken),
 ) -> (CoreClient, mpsc::Receiver<Order>) {
     let (orders_in, orders) = mpsc::channel(8);

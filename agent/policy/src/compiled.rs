@@ -33,6 +33,24 @@ pub struct CompiledPolicy {
     pub rules: Vec<RuleSource>,
 }
 
+impl CompiledPolicy {
+    /// One of places alone, for questions.
+    pub(crate) fn of_places(initial: u16, places: Vec<PlaceRule>) -> Self {
+        Self {
+            profile: String::new(),
+            audit_mode: false,
+            initial,
+            record: 0,
+            inet: false,
+            capabilities: Capabilities::NONE,
+            flags: 0,
+            places,
+            nets: Vec::new(),
+            rules: Vec::new(),
+        }
+    }
+}
+
 /// Where a rule over names applies.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Place {

@@ -306,33 +306,21 @@ impl Writable {
 
     fn policy(&self) -> CompiledPolicy {
         let bit = |has: bool| if has { WRITE } else { 0 };
-        let rule = |place: &WritablePlace| PlaceRule {
-            place: match (place.end, place.at.0.first()) {
-                (Some(NameEnd::Begins), _) => Place::Prefix(place.at.0.clone()),
-                (Some(NameEnd::Ends), _) => Place::Suffix(place.at.0.clone()),
-                (None, Some(b'/')) => Place::Path(place.at.0.clone()),
-                (None, _) => Place::Name(place.at.0.clone()),
-            },
-            kind: place.kind,
-            allow: bit(place.allow),
-            deny: bit(place.deny),
-            reset: bit(place.reset),
-            allow_rules: [None; 5],
-            deny_rules: [None; 5],
-            reset_rule: None,
+        let rule = |place: &WritablePlace| {
+            let at = match (place.end, place.at.0.first()) {
+                (Some(NameEnd::Begins), _) => Place::Prefix,
+                (Some(NameEnd::Ends), _) => Place::Suffix,
+                (None, Some(b'/')) => Place::Path,
+                (None, _) => Place::Name,
+            };
+            PlaceRule {
+                allow: bit(place.allow),
+                deny: bit(place.deny),
+                reset: bit(place.reset),
+                ..PlaceRule::nothing(at(place.at.0.clone()), place.kind)
+            }
         };
-        CompiledPolicy {
-            profile: String::new(),
-            audit_mode: false,
-            initial: bit(self.all),
-            record: 0,
-            inet: false,
-            capabilities: crate::Capabilities::NONE,
-            flags: 0,
-            places: self.places.iter().map(rule).collect(),
-            nets: Vec::new(),
-            rules: Vec::new(),
-        }
+        CompiledPolicy::of_places(bit(self.all), self.places.iter().map(rule).collect())
     }
 }
 

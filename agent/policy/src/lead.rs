@@ -104,24 +104,26 @@ impl Builder<'_> {
     /// Every form of a path that is denied: as it is written, at each link on the way, and where it leads, now and when
     /// the container was entered.
     pub(crate) fn every_form(&mut self, path: &[u8]) -> Vec<Vec<u8>> {
-        let Some(now) = self.resolve(path) else { return Vec::new() };
-        let then = self.outset.history.fixed.denied(path);
-        if then.is_none() {
-            self.fixed.fix_denied(path, &now);
-        }
+        let Some((now, then)) = self.follow_denied(path) else { return Vec::new() };
         let forms = [Some(now), then].into_iter().flatten();
         forms.flat_map(|resolved| resolved.before.into_iter().chain([resolved.path])).collect()
     }
 
     /// The ends of a path alone: where it leads now, and where it did when the container was entered.
     pub(crate) fn ends(&mut self, path: &[u8]) -> Vec<Vec<u8>> {
-        let Some(now) = self.resolve(path) else { return Vec::new() };
+        let Some((now, then)) = self.follow_denied(path) else { return Vec::new() };
+        let then = then.map(|then| then.path).filter(|then| *then != now.path);
+        [Some(now.path), then].into_iter().flatten().collect()
+    }
+
+    /// Where a denied path leads now, and where it did when the container was entered.
+    fn follow_denied(&mut self, path: &[u8]) -> Option<(Resolved, Option<Resolved>)> {
+        let now = self.resolve(path)?;
         let then = self.outset.history.fixed.denied(path);
         if then.is_none() {
             self.fixed.fix_denied(path, &now);
         }
-        let then = then.map(|then| then.path).filter(|then| *then != now.path);
-        [Some(now.path), then].into_iter().flatten().collect()
+        Some((now, then))
     }
 
     /// Notes that something leads elsewhere than it did.

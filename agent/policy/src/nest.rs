@@ -120,16 +120,8 @@ struct Met {
 
 impl Met {
     fn at(&mut self, place: &Place, kind: Kind) -> &mut PlaceRule {
-        self.places.entry((place.clone(), kind)).or_insert_with_key(|(place, kind)| PlaceRule {
-            place: place.clone(),
-            kind: *kind,
-            allow: 0,
-            deny: 0,
-            reset: 0,
-            allow_rules: [None; 5],
-            deny_rules: [None; 5],
-            reset_rule: None,
-        })
+        let nothing = |(place, kind): &(Place, Kind)| PlaceRule::nothing(place.clone(), *kind);
+        self.places.entry((place.clone(), kind)).or_insert_with_key(nothing)
     }
 
     fn denies_and_resets(&mut self, policy: &CompiledPolicy, shift: RuleId) {
@@ -137,9 +129,7 @@ impl Met {
             let met = self.at(&rule.place, rule.kind);
             met.deny |= rule.deny;
             met.reset |= rule.reset;
-            for (mine, theirs) in met.deny_rules.iter_mut().zip(rule.deny_rules) {
-                *mine = mine.or(theirs.map(|id| id.saturating_add(shift)));
-            }
+            take_in(&mut met.deny_rules, rule.deny_rules, u16::MAX, shift);
             met.reset_rule = met.reset_rule.or(rule.reset_rule.map(|id| id.saturating_add(shift)));
         }
     }
@@ -169,17 +159,11 @@ impl Met {
                 }
                 let met = self.at(&rule.place, kind);
                 met.allow |= axes;
-                for (bit, mine) in
-                    met.allow_rules.iter_mut().enumerate().filter(|(bit, _)| axes & 1 << bit != 0)
-                {
-                    *mine = mine.or(rule.allow_rules[bit].map(|id| id.saturating_add(low.shift)));
-                }
+                take_in(&mut met.allow_rules, rule.allow_rules, axes, low.shift);
             }
         }
     }
-}
 
-impl Met {
     /// No pattern denies a name that both allow. Where only the other side grants the name, this side's patterns that match it
     /// become denies of the name.
     fn patterns_of(&mut self, side: &Side<'_>) {
@@ -192,13 +176,16 @@ impl Met {
             for pattern in patterns.iter().filter(|rule| rule.place.is_pattern_of(name)) {
                 let axes = pattern.deny & given;
                 met.deny |= axes;
-                for (bit, mine) in
-                    met.deny_rules.iter_mut().enumerate().filter(|(bit, _)| axes & 1 << bit != 0)
-                {
-                    *mine = mine.or(pattern.deny_rules[bit].map(|id| id.saturating_add(side.shift)));
-                }
+                take_in(&mut met.deny_rules, pattern.deny_rules, axes, side.shift);
             }
         }
+    }
+}
+
+/// Takes in the rules behind some axes where there is none yet.
+fn take_in(mine: &mut [Option<RuleId>; 5], theirs: [Option<RuleId>; 5], axes: u16, shift: RuleId) {
+    for (bit, mine) in mine.iter_mut().enumerate().filter(|(bit, _)| axes & 1 << bit != 0) {
+        *mine = mine.or(theirs[bit].map(|id| id.saturating_add(shift)));
     }
 }
 

@@ -129,18 +129,7 @@ impl Builder<'_> {
 
     /// The places as they are now, for questions.
     fn so_far(&self) -> CompiledPolicy {
-        CompiledPolicy {
-            profile: String::new(),
-            audit_mode: false,
-            initial: self.initial,
-            record: 0,
-            inet: false,
-            capabilities: super::Capabilities::NONE,
-            flags: 0,
-            places: self.places.values().cloned().collect(),
-            nets: Vec::new(),
-            rules: Vec::new(),
-        }
+        CompiledPolicy::of_places(self.initial, self.places.values().cloned().collect())
     }
 
     /// Denies writing to the files that the policy is made of, wherever a grant could reach them or a directory above

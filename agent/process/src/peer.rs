@@ -208,22 +208,15 @@ pub fn lineage(peer: &Peer) -> Result<Vec<u32>, PeerError> {
         if line.len() == MOST_ANCESTORS {
             return Err(PeerError::Deep);
         }
-        let pidfd = match open(above) {
-            Ok(pidfd) => pidfd,
+        // Before the check that it is the parent: an answer is about whoever was alive then.
+        let opened = open(above).and_then(|pidfd| Ok((parent_of(pidfd.as_fd())?, pidfd)));
+        let (next, pidfd) = match opened {
             Err(PeerError::Gone) => {
                 // Its child has another parent by now.
                 parent = parent_of(held.as_fd())?;
                 continue;
             }
-            Err(error) => return Err(error),
-        };
-        // Before the check that it is the parent: an answer is about whoever was alive then.
-        let next = match parent_of(pidfd.as_fd()) {
-            Err(PeerError::Gone) => {
-                parent = parent_of(held.as_fd())?;
-                continue;
-            }
-            next => next?,
+            opened => opened?,
         };
         let still = parent_of(held.as_fd())?;
         if still != parent {

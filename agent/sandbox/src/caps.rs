@@ -90,7 +90,7 @@ pub enum Error {
 /// [`Error`]; the process must then end, for it may hold more than it should.
 pub fn retain(keep: &[Keep]) -> Result<(), Error> {
     require_single_thread()?;
-    retain_in_thread(keep)
+    retain_in_this_thread(keep)
 }
 
 /// The same for the calling thread alone, and what it starts: the process has others, which keep theirs.
@@ -98,7 +98,30 @@ pub fn retain(keep: &[Keep]) -> Result<(), Error> {
 /// # Errors
 /// As [`retain`]; the thread must then start nothing.
 pub fn retain_in_this_thread(keep: &[Keep]) -> Result<(), Error> {
-    retain_in_thread(keep)
+    let set = |set| move |source| Error::Set { set, source };
+    let wanted: CapsHashSet = keep.iter().map(|keep| keep.capability).collect();
+
+    caps::clear(None, CapSet::Ambient).map_err(set("ambient"))?;
+    // The bounding set needs CAP_SETPCAP, so it comes first. Without it there is nothing to do: no_new_privs, below,
+    // keeps an exec from taking anything out of the bounding set.
+    if holds(Capability::CAP_SETPCAP) {
+        for capability in caps::read(None, CapSet::Bounding).map_err(set("bounding"))?.difference(&wanted) {
+            caps::drop(None, CapSet::Bounding, *capability).map_err(set("bounding"))?;
+        }
+    }
+    let permitted = caps::read(None, CapSet::Permitted).map_err(set("permitted"))?;
+    let kept: CapsHashSet = permitted.intersection(&wanted).copied().collect();
+    caps::set(None, CapSet::Effective, &kept).map_err(set("effective"))?;
+    caps::clear(None, CapSet::Inheritable).map_err(set("inheritable"))?;
+    caps::set(None, CapSet::Permitted, &kept).map_err(set("permitted"))?;
+    no_new_privs()?;
+
+    let mut extra: Vec<String> = Vec::new();
+    for which in [CapSet::Permitted, CapSet::Effective, CapSet::Inheritable, CapSet::Ambient] {
+        let held = caps::read(None, which).map_err(set("resulting"))?;
+        extra.extend(held.difference(&kept).map(|capability| format!("{capability} ({which:?})")));
+    }
+    if extra.is_empty() { Ok(()) } else { Err(Error::StillHeld(extra.join(", "))) }
 }
 
 /// What tools keep where root runs them. Not among them: what lets a process look into others (CAP_PERFMON is enough to
@@ -217,33 +240,6 @@ fn require_single_thread() -> Result<(), Error> {
     }
 }
 
-fn retain_in_thread(keep: &[Keep]) -> Result<(), Error> {
-    let set = |set| move |source| Error::Set { set, source };
-    let wanted: CapsHashSet = keep.iter().map(|keep| keep.capability).collect();
-
-    caps::clear(None, CapSet::Ambient).map_err(set("ambient"))?;
-    // The bounding set needs CAP_SETPCAP, so it comes first. Without it there is nothing to do: no_new_privs, below,
-    // keeps an exec from taking anything out of the bounding set.
-    if holds(Capability::CAP_SETPCAP) {
-        for capability in caps::read(None, CapSet::Bounding).map_err(set("bounding"))?.difference(&wanted) {
-            caps::drop(None, CapSet::Bounding, *capability).map_err(set("bounding"))?;
-        }
-    }
-    let permitted = caps::read(None, CapSet::Permitted).map_err(set("permitted"))?;
-    let kept: CapsHashSet = permitted.intersection(&wanted).copied().collect();
-    caps::set(None, CapSet::Effective, &kept).map_err(set("effective"))?;
-    caps::clear(None, CapSet::Inheritable).map_err(set("inheritable"))?;
-    caps::set(None, CapSet::Permitted, &kept).map_err(set("permitted"))?;
-    no_new_privs()?;
-
-    let mut extra: Vec<String> = Vec::new();
-    for which in [CapSet::Permitted, CapSet::Effective, CapSet::Inheritable, CapSet::Ambient] {
-        let held = caps::read(None, which).map_err(set("resulting"))?;
-        extra.extend(held.difference(&kept).map(|capability| format!("{capability} ({which:?})")));
-    }
-    if extra.is_empty() { Ok(()) } else { Err(Error::StillHeld(extra.join(", "))) }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -264,7 +260,7 @@ mod tests {
         let keep = [keep(Capability::CAP_KILL, "test"), keep(Capability::CAP_CHOWN, "test")];
         let wanted: CapsHashSet = keep.iter().map(|keep| keep.capability).collect();
         in_thread(move || {
-            retain_in_thread(&keep).unwrap();
+            retain_in_this_thread(&keep).unwrap();
             let expected: CapsHashSet = before.intersection(&wanted).copied().collect();
             assert_eq!(held(CapSet::Permitted), expected);
             assert_eq!(held(CapSet::Effective), expected);
@@ -305,7 +301,7 @@ mod tests {
     #[test]
     fn nothing_is_left_after_dropping_all() {
         in_thread(|| {
-            retain_in_thread(NONE).unwrap();
+            retain_in_this_thread(NONE).unwrap();
             assert!(held(CapSet::Permitted).is_empty());
             assert!(!holds(Capability::CAP_BPF));
         });

@@ -3,6 +3,7 @@
 //! It can allow a tree and everything below, and nothing finer; `plan` in `ringfence-launch` knows what that leaves
 //! open. A ruleset is built for the kernel's ABI and is in force in full, or there is an error: never silently less.
 
+use crate::host;
 use landlock::{
     ABI, Access as _, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, NetPort, PathBeneath, Ruleset,
     RulesetAttr, RulesetCreated, RulesetCreatedAttr, RulesetError, RulesetStatus, Scope,
@@ -78,6 +79,14 @@ pub struct Hierarchy {
     pub may_be_missing: bool,
 }
 
+impl Hierarchy {
+    /// The tree at a path. Links on the way are followed now, for a rule follows none.
+    pub fn resolved(path: &Path, access: Access) -> Self {
+        let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        Self { path, access, exact: false, may_be_missing: true }
+    }
+}
+
 /// A whole ruleset.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Rules {
@@ -112,6 +121,20 @@ impl Rules {
             || unix && abi >= ABI_UNIX_PATH
             || self.tcp.is_some() && abi >= ABI_TCP
             || scopes)
+    }
+
+    /// Restricts the calling thread and all it starts, for good. False: this kernel has no Landlock.
+    ///
+    /// # Errors
+    /// [`Error`]; the caller must not go on.
+    pub fn enforce(&self) -> Result<bool, Error> {
+        let abi = host::landlock_abi();
+        if abi > 0
+            && let Some(prepared) = self.prepare(abi)?
+        {
+            prepared.enforce()?;
+        }
+        Ok(abi > 0)
     }
 
     /// Builds the ruleset for a kernel with this ABI (`host::landlock_abi`). `None`: nothing to restrict.

@@ -82,19 +82,9 @@ Examples:
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match &args.command {
         Command::Verify { heads, db } => verify(&Places::on_record(db.as_deref())?, heads.as_deref()),
-        Command::Heads { db } => match print_heads(&Places::on_record(db.as_deref())?) {
-            Err(error) if is_broken_pipe(&error) => Ok(ExitCode::SUCCESS),
-            outcome => outcome.map(|()| ExitCode::SUCCESS),
-        },
-        Command::Export { format, db } => match export(&Places::on_record(db.as_deref())?, *format) {
-            Err(error) if is_broken_pipe(&error) => Ok(ExitCode::SUCCESS),
-            outcome => outcome.map(|()| ExitCode::SUCCESS),
-        },
+        Command::Heads { db } => print_heads(&Places::on_record(db.as_deref())?),
+        Command::Export { format, db } => export(&Places::on_record(db.as_deref())?, *format),
     }
-}
-
-fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    error.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe)
 }
 
 /// All rows of a table, page by page.
@@ -333,15 +323,16 @@ fn is_auditor(uid: u32) -> bool {
     uid == 0 || named.is_some_and(|user| user.uid.as_raw() == uid)
 }
 
-fn print_heads(places: &Places) -> anyhow::Result<()> {
+fn print_heads(places: &Places) -> anyhow::Result<ExitCode> {
     let mut out = BufWriter::new(io::stdout().lock());
     for head in present_heads(places)? {
         writeln!(out, "{head}")?;
     }
-    Ok(out.flush()?)
+    out.flush()?;
+    Ok(ExitCode::SUCCESS)
 }
 
-fn export(places: &Places, format: Format) -> anyhow::Result<()> {
+fn export(places: &Places, format: Format) -> anyhow::Result<ExitCode> {
     let mut out = BufWriter::new(io::stdout().lock());
     if format == Format::Sql {
         writeln!(out, "PRAGMA foreign_keys = OFF;\nBEGIN;\n{}", ringfence_auditor::mcp_schema_sql())?;
@@ -349,7 +340,8 @@ fn export(places: &Places, format: Format) -> anyhow::Result<()> {
             each_page(places, table, true, |row| Ok(writeln!(out, "{}", export::insert(table, row))?))?;
         }
         writeln!(out, "COMMIT;")?;
-        return Ok(out.flush()?);
+        out.flush()?;
+        return Ok(ExitCode::SUCCESS);
     }
     each_row(places, "tool_calls", |row| {
         match format {
@@ -359,5 +351,6 @@ fn export(places: &Places, format: Format) -> anyhow::Result<()> {
         }
         Ok(())
     })?;
-    Ok(out.flush()?)
+    out.flush()?;
+    Ok(ExitCode::SUCCESS)
 }

@@ -1,6 +1,6 @@
 //! `ringfence status`.
 
-use super::{agent, exit::Exit};
+use super::{agent, exit::Exit, output::table};
 use jiff::{SignedDuration, Timestamp};
 use ringfence_base::{
     client::{self, ClientError},
@@ -288,7 +288,7 @@ pub(super) fn agents(out: &mut impl Write, all: &[AgentProcess]) -> io::Result<(
     let number = |number: Option<u32>| number.map_or("-".to_owned(), |number| number.to_string());
     for agent in all {
         let counts = &agent.counts;
-        let runtime = match (counts.runtime, counts.busy) {
+        let runtime = match (counts.worker.runtime, counts.worker.busy) {
             (false, _) => "none",
             (true, true) => "busy",
             (true, false) => "idle",
@@ -300,25 +300,14 @@ pub(super) fn agents(out: &mut impl Write, all: &[AgentProcess]) -> io::Result<(
             number(agent.uid),
             agent.restarts.to_string(),
             runtime.to_owned(),
-            counts.turns.to_string(),
-            counts.failed.to_string(),
+            counts.worker.turns.to_string(),
+            counts.worker.failed.to_string(),
             counts.tags.to_string(),
             (counts.refused_tags + counts.refused_peers).to_string(),
             agent.model.as_deref().map_or("-".to_owned(), printable),
         ]);
     }
-    writeln!(out)?;
-    table(out, &rows)
-}
-
-fn table<const N: usize>(out: &mut impl Write, rows: &[[String; N]]) -> io::Result<()> {
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let widths: [usize; N] = std::array::from_fn(width);
-    for row in rows {
-        let cells = row.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}"));
-        writeln!(out, "{}", cells.collect::<Vec<_>>().join("  ").trim_end())?;
-    }
-    Ok(())
+    write!(out, "\n{}", table(&rows))
 }
 
 fn containers(out: &mut impl Write, all: &[ContainerStatus], now: Timestamp) -> io::Result<()> {
@@ -355,7 +344,7 @@ fn containers(out: &mut impl Write, all: &[ContainerStatus], now: Timestamp) -> 
             capabilities(&container.capabilities),
         ]);
     }
-    table(out, &rows)
+    out.write_all(table(&rows).as_bytes())
 }
 
 /// As one word (`all`, `default`) where there is one.

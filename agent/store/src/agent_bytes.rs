@@ -1,6 +1,7 @@
 //! What agents' rows take in the database, and keeping that within a bound of its own: no agent's rows are a reason to
 //! delete events, or another agent's rows.
 
+use super::connection::rows;
 use rusqlite::{Connection, Transaction, params};
 
 /// Rows deleted in one step, so that writing goes on in between.
@@ -27,17 +28,13 @@ pub(crate) fn retain(step: &Transaction<'_>, bound: u64) -> rusqlite::Result<usi
     if all(step)? <= bound {
         return Ok(0);
     }
-    let of_each: Vec<(String, i64)> = step
-        .prepare("SELECT agent, bytes FROM agent_bytes ORDER BY bytes DESC")?
-        .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?
-        .collect::<rusqlite::Result<_>>()?;
+    let most_first = "SELECT agent, bytes FROM agent_bytes ORDER BY bytes DESC";
+    let of_each: Vec<(String, i64)> = rows(step, most_first, [], |row| Ok((row.get(0)?, row.get(1)?)))?;
     // A little below the bound, or every look would delete a row or two.
     let share = share(of_each.iter().map(|(_, bytes)| *bytes), (bound - bound / 16).cast_signed());
     let Some((agent, bytes)) = of_each.first() else { return Ok(0) };
-    let doomed: Vec<(u8, i64)> = step
-        .prepare(OLDEST)?
-        .query_map(params![agent, STEP], |row| Ok((row.get(0)?, row.get(1)?)))?
-        .collect::<rusqlite::Result<_>>()?;
+    let doomed: Vec<(u8, i64)> =
+        rows(step, OLDEST, params![agent, STEP], |row| Ok((row.get(0)?, row.get(1)?)))?;
     // How much a row counts for is known by reading its texts: only of those that go.
     let delete = [
         "DELETE FROM intents WHERE row = ?1 RETURNING bytes",

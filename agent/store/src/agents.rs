@@ -1,6 +1,6 @@
 //! Agents: what their owners asked for, the tool calls that came of it, the tags, the refusals.
 
-use super::{Error, Reader, Viewer, agent_bytes, intents, read, sql};
+use super::{Error, Reader, Viewer, agent_bytes, connection::rows, intents, read, sql};
 use ringfence_events::{
     attribute::Span,
     present::Stored,
@@ -233,10 +233,8 @@ fn bounded_by(step: &Transaction<'_>, oldest: i64, most: i64, ahead: i64) -> rus
         if count <= most + ahead {
             continue;
         }
-        let of_each: Vec<(String, i64)> = step
-            .prepare(&format!("SELECT agent, count(*) FROM {table} GROUP BY agent ORDER BY 2 DESC"))?
-            .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?
-            .collect::<rusqlite::Result<_>>()?;
+        let by_agent = format!("SELECT agent, count(*) FROM {table} GROUP BY agent ORDER BY 2 DESC");
+        let of_each: Vec<(String, i64)> = rows(step, &by_agent, [], |row| Ok((row.get(0)?, row.get(1)?)))?;
         let share = agent_bytes::share(of_each.iter().map(|(_, count)| *count), most);
         let cut = format!(
             "DELETE FROM {table} WHERE {key} IN (SELECT {key} FROM {table} WHERE agent = ?1 ORDER BY {order} LIMIT ?2)"
@@ -261,13 +259,11 @@ impl Reader {
         most: u32,
     ) -> Result<Vec<TraceTarget>, Error> {
         let Some(what) = what else { return Ok(vec![TraceTarget::All]) };
-        let fail = sql("find what to trace");
         let rows = |text: &str| -> Result<Vec<i64>, Error> {
-            let mut statement = self.connection().prepare_cached(text).map_err(&fail)?;
-            let found = statement.query_map(params![viewer.0, what, most], |row| row.get::<_, i64>(0));
-            let mut rows: Vec<_> = found.map_err(&fail)?.collect::<rusqlite::Result<_>>().map_err(&fail)?;
-            rows.reverse();
-            Ok(rows)
+            let found = rows(self.connection(), text, params![viewer.0, what, most], |row| row.get(0));
+            let mut found = found.map_err(sql("find what to trace"))?;
+            found.reverse();
+            Ok(found)
         };
         let is_agent =
             rows("SELECT 1 FROM (SELECT uid, agent FROM intents UNION ALL SELECT uid, agent FROM agent_calls
@@ -341,8 +337,7 @@ impl Reader {
             "SELECT id, agent, at, ended, sender, text, error, via = 'http' FROM intents WHERE (?1 = 0 OR uid = ?1) AND {which}
              ORDER BY row DESC LIMIT ?3"
         );
-        let mut statement = self.connection().prepare_cached(&text).map_err(&fail)?;
-        let rows = statement.query_map(params![viewer.0, value, limit], |row| {
+        let intents = rows(self.connection(), &text, params![viewer.0, value, limit], |row| {
             Ok(AgentIntent {
                 id: row.get(0)?,
                 agent: row.get(1)?,
@@ -354,7 +349,7 @@ impl Reader {
                 via: if row.get(7)? { Via::Http } else { Via::Send },
             })
         });
-        let mut all: Vec<_> = rows.map_err(&fail)?.collect::<rusqlite::Result<_>>().map_err(&fail)?;
+        let mut all = intents.map_err(&fail)?;
         all.reverse();
         Ok(all)
     }
@@ -370,15 +365,13 @@ impl Reader {
         only: Option<i64>,
         most: u32,
     ) -> Result<Vec<AgentCall>, Error> {
-        let fail = sql("read tool calls");
         // Two questions and not one with an OR, which would look at all calls of the agent for each of its intents.
         let (which, value): (_, &dyn rusqlite::ToSql) = match &only {
             Some(row) => ("row", row),
             None => ("intent", &intent.id),
         };
-        let mut statement = self.connection().prepare_cached(&calls_by(which)).map_err(&fail)?;
-        let rows = statement.query_map(params![viewer.0, intent.agent, value, most], call);
-        rows.map_err(&fail)?.collect::<rusqlite::Result<_>>().map_err(&fail)
+        let values = params![viewer.0, intent.agent, value, most];
+        rows(self.connection(), &calls_by(which), values, call).map_err(sql("read tool calls"))
     }
 
     /// Events of the tree that was tagged for a call, oldest first.
@@ -386,15 +379,13 @@ impl Reader {
     /// # Errors
     /// [`Error::Sql`].
     pub fn events_tagged(&self, viewer: Viewer, call: i64, most: u32) -> Result<Vec<Stored>, Error> {
-        let fail = sql("read a call's events");
         let select = format!(
             "SELECT {} WHERE e.call IN (SELECT tag FROM call_tags WHERE call = ?1) AND e.call <> 0
              AND (?2 = 0 OR c.uid = ?2) ORDER BY e.id LIMIT ?3",
             read::COLUMNS
         );
-        let mut statement = self.connection().prepare_cached(&select).map_err(&fail)?;
-        let rows = statement.query_map(params![call, viewer.0, most], read::stored);
-        rows.map_err(&fail)?.collect::<rusqlite::Result<_>>().map_err(&fail)
+        let values = params![call, viewer.0, most];
+        rows(self.connection(), &select, values, read::stored).map_err(sql("read a call's events"))
     }
 
     /// Untagged events of an agent's containers while one of its calls was in flight, oldest first.
@@ -402,17 +393,14 @@ impl Reader {
     /// # Errors
     /// [`Error::Sql`].
     pub fn events_beside(&self, viewer: Viewer, call: &AgentCall, most: u32) -> Result<Vec<Stored>, Error> {
-        let fail = sql("read a call's events");
         let select = format!(
             "SELECT {} WHERE e.container IN (SELECT id FROM containers WHERE profile = ?1 AND (?2 = 0 OR uid = ?2))
              AND e.moment BETWEEN ?3 AND ?4 AND e.call = 0 ORDER BY e.moment, e.id LIMIT ?5",
             read::COLUMNS
         );
         let done = call.done.and_then(|done| i64::try_from(done).ok()).unwrap_or(i64::MAX);
-        let mut statement = self.connection().prepare_cached(&select).map_err(&fail)?;
-        let rows = statement
-            .query_map(params![call.agent, viewer.0, call.began.cast_signed(), done, most], read::stored);
-        rows.map_err(&fail)?.collect::<rusqlite::Result<_>>().map_err(&fail)
+        let values = params![call.agent, viewer.0, call.began.cast_signed(), done, most];
+        rows(self.connection(), &select, values, read::stored).map_err(sql("read a call's events"))
     }
 
     /// An agent's local calls that were in flight at some time between two, and whether a process was tagged for each.
@@ -425,18 +413,17 @@ impl Reader {
         (from, to): (u64, u64),
         most: u32,
     ) -> Result<Vec<(Span, bool)>, Error> {
-        let fail = sql("read which calls were in flight");
         let text = format!(
             "SELECT {CALL} WHERE a.agent = ?1 AND a.server IS NULL AND a.began <= ?3 AND (a.done IS NULL OR a.done >= ?2)
              LIMIT ?4"
         );
         let number = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
-        let mut statement = self.connection().prepare_cached(&text).map_err(&fail)?;
-        let rows = statement.query_map(params![agent, number(from), number(to), most], call);
-        let calls: Vec<AgentCall> = rows.map_err(&fail)?.collect::<rusqlite::Result<_>>().map_err(&fail)?;
-        let span =
-            |call: AgentCall| (Span { call: call.id, began: call.began, ended: call.done }, call.tagged);
-        Ok(calls.into_iter().map(span).collect())
+        let span = |row: &Row<'_>| {
+            let call = call(row)?;
+            Ok((Span { call: call.id, began: call.began, ended: call.done }, call.tagged))
+        };
+        let values = params![agent, number(from), number(to), most];
+        rows(self.connection(), &text, values, span).map_err(sql("read which calls were in flight"))
     }
 
     /// Refusals on agents' sockets, the newest, oldest first: agent, time, what.
@@ -449,7 +436,6 @@ impl Reader {
         target: &TraceTarget,
         most: u32,
     ) -> Result<Vec<(String, i64, Refusal)>, Error> {
-        let fail = sql("read refusals");
         let (which, value): (_, Box<dyn rusqlite::ToSql>) = match target {
             TraceTarget::All => ("?2 = 0", Box::new(0)),
             TraceTarget::Agent(name) => ("agent = ?2", Box::new(name.clone())),
@@ -464,8 +450,7 @@ impl Reader {
             "SELECT agent, at, what, why, pid, peer_uid, container FROM refusals WHERE (?1 = 0 OR uid = ?1) AND {which}
              ORDER BY id DESC LIMIT ?3"
         );
-        let mut statement = self.connection().prepare_cached(&text).map_err(&fail)?;
-        let rows = statement.query_map(params![viewer.0, value, most], |row| {
+        let refusals = rows(self.connection(), &text, params![viewer.0, value, most], |row| {
             let refusal = Refusal {
                 what: row.get(2)?,
                 why: row.get(3)?,
@@ -475,7 +460,7 @@ impl Reader {
             };
             Ok((row.get(0)?, row.get(1)?, refusal))
         });
-        let mut all: Vec<_> = rows.map_err(&fail)?.collect::<rusqlite::Result<_>>().map_err(&fail)?;
+        let mut all = refusals.map_err(sql("read refusals"))?;
         all.reverse();
         Ok(all)
     }

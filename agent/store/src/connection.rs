@@ -1,7 +1,7 @@
-//! Connections that write: the file is created, checked and brought up to date.
+//! Connections: for one that writes, the file is created, checked and brought up to date. Reading all rows of a question.
 
 use super::{Error, condition_columns, schema, sql};
-use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior};
+use rusqlite::{Connection, OpenFlags, Params, Row, Transaction, TransactionBehavior};
 use std::{fs, path::Path, time::Duration};
 
 /// A database up to this size is checked page by page when it is opened; a bigger one where it is read.
@@ -60,6 +60,29 @@ pub(crate) fn open_existing(path: &Path) -> Result<Connection, Error> {
     }
     condition_columns::add(&mut connection).map_err(fail)?;
     Ok(connection)
+}
+
+/// Opens a database for reading.
+///
+/// # Errors
+/// [`Error::Open`]: there is none yet, or it cannot be read.
+pub(crate) fn open_to_read(path: &Path) -> Result<Connection, Error> {
+    let fail = |source| Error::Open { path: path.to_owned(), source };
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags(path, flags).map_err(fail)?;
+    connection.busy_timeout(Duration::from_secs(5)).map_err(fail)?;
+    connection.execute_batch("PRAGMA query_only = ON; PRAGMA temp_store = MEMORY;").map_err(fail)?;
+    Ok(connection)
+}
+
+/// All rows that answer a question.
+pub(crate) fn rows<T>(
+    connection: &Connection,
+    text: &str,
+    values: impl Params,
+    each: impl FnMut(&Row<'_>) -> rusqlite::Result<T>,
+) -> rusqlite::Result<Vec<T>> {
+    connection.prepare_cached(text)?.query_map(values, each)?.collect()
 }
 
 /// Begins a transaction that writes. Immediate: one that read first could not wait for the other writer.

@@ -1,7 +1,7 @@
 //! Calls of MCP sessions and the intents they belong to: by what a call names, where it names something; else by the
 //! grouping of its user's calls.
 
-use super::Position;
+use super::{Position, connection::rows};
 use ringfence_base::clock::rfc3339;
 use ringfence_session::rows::{
     ingest::CallRow,
@@ -139,15 +139,12 @@ type Asked = (Source, String, Option<String>);
 fn asked_of_agent(step: &Transaction<'_>, uid: u32, tool_use: &str) -> rusqlite::Result<Option<Asked>> {
     // The newest first: an id that comes again names what came last. Where calls of several intents that have it wait for
     // their results, nobody can say which is meant.
-    let found: Vec<(Asked, bool)> = step
-        .prepare_cached(ASKED)?
-        .query_map(params![tool_use, uid], |row| {
-            let (agent, id): (String, String) = (row.get(0)?, row.get(1)?);
-            let (source, name) =
-                if row.get(3)? { (Source::Client, "http") } else { (Source::Runtime, "runtime") };
-            Ok(((source, format!("{name} {agent} {id}"), row.get(2)?), row.get(4)?))
-        })?
-        .collect::<rusqlite::Result<_>>()?;
+    let found: Vec<(Asked, bool)> = rows(step, ASKED, params![tool_use, uid], |row| {
+        let (agent, id): (String, String) = (row.get(0)?, row.get(1)?);
+        let (source, name) =
+            if row.get(3)? { (Source::Client, "http") } else { (Source::Runtime, "runtime") };
+        Ok(((source, format!("{name} {agent} {id}"), row.get(2)?), row.get(4)?))
+    })?;
     let Some(((_, newest, _), _)) = found.first() else { return Ok(None) };
     if found.iter().any(|((_, evidence, _), waits)| *waits && evidence != newest) {
         return Ok(None);
@@ -165,12 +162,9 @@ pub(crate) fn told_late(
     tool_use: &str,
     (moment, at): (u64, i64),
 ) -> rusqlite::Result<()> {
-    let calls: Vec<(String, String, String, String)> = step
-        .prepare_cached(LATER)?
-        .query_map(params![tool_use, uid, moment.cast_signed(), rfc3339(at.saturating_sub(LATE))], |row| {
-            Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?))
-        })?
-        .collect::<rusqlite::Result<_>>()?;
+    let values = params![tool_use, uid, moment.cast_signed(), rfc3339(at.saturating_sub(LATE))];
+    let calls: Vec<(String, String, String, String)> =
+        rows(step, LATER, values, |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)))?;
     if calls.is_empty() {
         return Ok(());
     }

@@ -1,6 +1,10 @@
 //! The ledger of MCP sessions in the database: written in the transaction that writes the rows it is about.
 
-use super::{Error, Position, Retention, SessionWriter, connection::begin, sql, turn};
+use super::{
+    Error, Position, Retention, SessionWriter,
+    connection::{begin, rows},
+    sql, turn,
+};
 use ringfence_base::{clock::now_micros, quota::Owners};
 use ringfence_session::{
     journal::GENESIS,
@@ -147,10 +151,7 @@ impl SessionWriter {
     /// [`Error::Sql`].
     pub fn unpublished(&mut self, limit: u32) -> Result<Vec<ledger::Row>, Error> {
         let text = "SELECT uid, seq, entry, hash FROM ledger WHERE told = 0 ORDER BY uid, seq LIMIT ?1";
-        self.connection()?
-            .prepare_cached(text)
-            .and_then(|mut statement| statement.query_map([limit], row)?.collect())
-            .map_err(sql("read the ledger of sessions"))
+        rows(self.connection()?, text, [limit], row).map_err(sql("read the ledger of sessions"))
     }
 
     /// The host's journal has a user's entries up to this one.
@@ -176,10 +177,8 @@ fn row(row: &rusqlite::Row<'_>) -> rusqlite::Result<ledger::Row> {
 
 /// The oldest of a ledger's rows, in order.
 fn oldest(connection: &Connection, uid: u32, most: usize) -> rusqlite::Result<Vec<ledger::Row>> {
-    connection
-        .prepare_cached("SELECT uid, seq, entry, hash FROM ledger WHERE uid = ?1 ORDER BY seq LIMIT ?2")?
-        .query_map(params![uid, most as i64], row)?
-        .collect()
+    let text = "SELECT uid, seq, entry, hash FROM ledger WHERE uid = ?1 ORDER BY seq LIMIT ?2";
+    rows(connection, text, params![uid, most as i64], row)
 }
 
 /// Ledgers that are longer than they may be, and how many entries of each are to go at once, at least and at most. Users'
@@ -189,10 +188,8 @@ fn long(
     owners: &Owners,
     limit: usize,
 ) -> rusqlite::Result<Vec<(u32, usize, usize)>> {
-    let lengths: Vec<(u32, i64, i64)> = connection
-        .prepare_cached(LENGTHS)?
-        .query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?
-        .collect::<rusqlite::Result<_>>()?;
+    let lengths: Vec<(u32, i64, i64)> =
+        rows(connection, LENGTHS, [], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
     let mut users: HashMap<u32, Vec<(u32, usize)>> = HashMap::new();
     for (uid, first, last) in lengths {
         let length = usize::try_from(last.saturating_sub(first).saturating_add(1)).unwrap_or(0);

@@ -3,7 +3,7 @@
 //! | file | what |
 //! |---|---|
 //! | `schema`, `mcp_schema` | the tables, as numbered migrations; the tables of MCP sessions |
-//! | `connection`, `error` | connections that write; why the store cannot do something |
+//! | `connection`, `error` | connections, and reading rows; why the store cannot do something |
 //! | `write`, `read` | events: one transaction per batch; questions, each on a read-only connection of its own |
 //! | `turn` | whose turn it is to write |
 //! | `session_writer`, `mcp_write`, `mcp_read` | MCP sessions: the writer; a journal's entries to rows; rows as JSON |

@@ -1,11 +1,15 @@
 //! Reading MCP sessions: rows as JSON objects, the columns' names as keys.
 
-use super::{CallFilter, Error, Viewer, sql};
+use super::{
+    CallFilter, Error, Viewer,
+    connection::{open_to_read, rows},
+    sql,
+};
 use ringfence_session::{
     heads::{Head, Of},
     strict,
 };
-use rusqlite::{Connection, OpenFlags, OptionalExtension as _, Row, ToSql, types::ValueRef};
+use rusqlite::{Connection, OptionalExtension as _, Row, ToSql, params, types::ValueRef};
 use serde_json::{Map, Value, json};
 use std::{
     path::Path,
@@ -65,12 +69,7 @@ impl SessionReader {
     /// # Errors
     /// [`Error::Open`].
     pub fn open(path: &Path) -> Result<Self, Error> {
-        let fail = |source| Error::Open { path: path.to_owned(), source };
-        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        let connection = Connection::open_with_flags(path, flags).map_err(fail)?;
-        connection.busy_timeout(Duration::from_secs(5)).map_err(fail)?;
-        connection.execute_batch("PRAGMA query_only = ON; PRAGMA temp_store = MEMORY;").map_err(fail)?;
-        Ok(Self { connection })
+        Ok(Self { connection: open_to_read(path)? })
     }
 
     /// The same, for questions that end after `limit`, answered or not.
@@ -184,7 +183,7 @@ impl SessionReader {
              WHERE {OWN} AND c.id = ?2"
         );
         self.connection
-            .query_row(&text, rusqlite::params![viewer.0, id], object)
+            .query_row(&text, params![viewer.0, id], object)
             .optional()
             .map_err(sql("read a tool call"))
     }
@@ -194,15 +193,21 @@ impl SessionReader {
     /// # Errors
     /// [`Error::Sql`].
     pub fn whole_id(&self, viewer: Viewer, beginning: &str) -> Result<Option<String>, Error> {
-        let fail = sql("find a tool call");
         let text = format!(
             "SELECT c.id FROM tool_calls c JOIN sessions s ON s.id = c.session_id
              WHERE {OWN} AND c.id >= ?2 AND c.id < ?2 || 'g' AND length(?2) >= 4 LIMIT 2"
         );
-        let mut statement = self.connection.prepare(&text).map_err(&fail)?;
-        let rows =
-            statement.query_map(rusqlite::params![viewer.0, beginning], |row| row.get(0)).map_err(&fail)?;
-        let mut ids: Vec<String> = rows.collect::<rusqlite::Result<_>>().map_err(&fail)?;
+        self.only_id(viewer, beginning, &text).map_err(sql("find a tool call"))
+    }
+
+    /// The one id that a question about a beginning finds; `None` where it finds none or several.
+    pub(crate) fn only_id(
+        &self,
+        viewer: Viewer,
+        beginning: &str,
+        text: &str,
+    ) -> rusqlite::Result<Option<String>> {
+        let mut ids = rows(&self.connection, text, params![viewer.0, beginning], |row| row.get(0))?;
         Ok(if ids.len() == 1 { ids.pop() } else { None })
     }
 
@@ -303,7 +308,7 @@ impl SessionReader {
         let own = if table == "policy_rules" { "(?1 = 0 OR s.uid IN (0, ?1))" } else { OWN };
         let limit = limit.min(MOST);
         let text = format!("SELECT {from} AND {own} ORDER BY _rowid LIMIT ?3");
-        self.page(&text, rusqlite::params![viewer.0, after, limit], shown)
+        self.page(&text, params![viewer.0, after, limit], shown)
     }
 
     /// Rows up to what fits an answer: at least one, if there is any.
@@ -328,7 +333,6 @@ impl SessionReader {
     /// # Errors
     /// [`Error::Sql`].
     pub fn heads(&self, viewer: Viewer, db: &str, running: bool) -> Result<Vec<Head>, Error> {
-        let fail = sql("read the heads of journals");
         let running = if running { "AND s.ended_at IS NULL" } else { "" };
         let own = own(viewer);
         let ledgers =
@@ -339,8 +343,7 @@ impl SessionReader {
         );
         let mut heads = Vec::new();
         for text in [ledgers, sessions] {
-            let mut statement = self.connection.prepare(&text).map_err(&fail)?;
-            let found = statement.query_map([viewer.0], |row| {
+            let found = rows(&self.connection, &text, [viewer.0], |row| {
                 let session: Option<String> = row.get(1)?;
                 Ok(Head {
                     db: db.to_owned(),
@@ -350,9 +353,7 @@ impl SessionReader {
                     hash: row.get(3)?,
                 })
             });
-            for head in found.map_err(&fail)? {
-                heads.push(head.map_err(&fail)?);
-            }
+            heads.extend(found.map_err(sql("read the heads of journals"))?);
         }
         Ok(heads)
     }
@@ -386,7 +387,7 @@ impl SessionReader {
         let fail = sql("read whose a session is");
         let text = "SELECT 1 FROM sessions WHERE id = ?1 AND uid <> ?2";
         let mut statement = self.connection.prepare(text).map_err(&fail)?;
-        statement.exists(rusqlite::params![session, uid]).map_err(&fail)
+        statement.exists(params![session, uid]).map_err(&fail)
     }
 
     /// Of some sessions, those that are not wholly in the store, as far as `viewer` may know; one that retention removed
@@ -403,7 +404,7 @@ impl SessionReader {
         let mut statement = self.connection.prepare(&text).map_err(&fail)?;
         let mut missing = Vec::new();
         for session in sessions {
-            if !statement.exists(rusqlite::params![viewer.0, session]).map_err(&fail)? {
+            if !statement.exists(params![viewer.0, session]).map_err(&fail)? {
                 missing.push(session);
             }
         }
@@ -420,7 +421,7 @@ impl SessionReader {
         let mut statement = self.connection.prepare(&text).map_err(&fail)?;
         let mut removed = Vec::new();
         for session in sessions {
-            if statement.exists(rusqlite::params![viewer.0, session]).map_err(&fail)? {
+            if statement.exists(params![viewer.0, session]).map_err(&fail)? {
                 removed.push(session.clone());
             }
         }
@@ -462,10 +463,7 @@ impl SessionReader {
     }
 
     fn rows(&self, text: &str, values: &[&dyn ToSql]) -> Result<Vec<Value>, Error> {
-        let fail = sql("read MCP sessions");
-        let mut statement = self.connection.prepare(text).map_err(&fail)?;
-        let rows = statement.query_map(values, object).map_err(&fail)?;
-        rows.collect::<rusqlite::Result<_>>().map_err(&fail)
+        rows(&self.connection, text, values, object).map_err(sql("read MCP sessions"))
     }
 }
 

@@ -1,6 +1,8 @@
 //! Rules of the database.
 
-use super::{Error, SessionReader, SessionWriter, condition_columns, session_writer::of_user, sql, turn};
+use super::{
+    Error, SessionReader, SessionWriter, condition_columns, connection::rows, session_writer::of_user, sql, turn,
+};
 use ringfence_base::clock::rfc3339;
 use ringfence_wire::mcp::{MAX_STORED_RULES, StoredRule};
 use rusqlite::{Row, ToSql};
@@ -14,9 +16,7 @@ impl SessionReader {
     /// # Errors
     /// [`Error::Sql`].
     pub fn stored_rules(&self, uid: u32) -> Result<Vec<StoredRule>, Error> {
-        let fail = sql("read the rules");
         let text = "SELECT * FROM policy_rules WHERE enabled AND uid IN (0, ?1) ORDER BY created_at, id";
-        let mut statement = self.connection().prepare(text).map_err(&fail)?;
         let rule = |row: &Row<'_>| {
             Ok(StoredRule {
                 name: row.get("name")?,
@@ -25,8 +25,7 @@ impl SessionReader {
                 action: row.get::<_, String>("action")?.into(),
             })
         };
-        let rules = statement.query_map([uid], rule).map_err(&fail)?;
-        rules.collect::<rusqlite::Result<_>>().map_err(&fail)
+        rows(self.connection(), text, [uid], rule).map_err(sql("read the rules"))
     }
 }
 

@@ -1,11 +1,15 @@
 //! Reading: each question its own read-only connection, so that a slow reader holds nobody up.
 
-use super::{Error, sql};
+use super::{
+    Error,
+    connection::{open_to_read, rows},
+    sql,
+};
 use ringfence_common::event::rule;
 use ringfence_events::{decode::Decoded, manifests::Decider, present::Stored};
 use ringfence_wire::{event::RuleText, message::Lost};
-use rusqlite::{Connection, OpenFlags, OptionalExtension as _, Row, params};
-use std::{path::Path, sync::Arc, time::Duration};
+use rusqlite::{Connection, OptionalExtension as _, Row, params};
+use std::{path::Path, sync::Arc};
 
 /// Who asks: root sees everything, a uid the containers it enrolled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,12 +44,7 @@ impl Reader {
     /// # Errors
     /// [`Error::Open`]: there is none yet, or it cannot be read.
     pub fn open(path: &Path) -> Result<Self, Error> {
-        let fail = |source| Error::Open { path: path.to_owned(), source };
-        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        let connection = Connection::open_with_flags(path, flags).map_err(fail)?;
-        connection.busy_timeout(Duration::from_secs(5)).map_err(fail)?;
-        connection.execute_batch("PRAGMA query_only = ON; PRAGMA temp_store = MEMORY;").map_err(fail)?;
-        Ok(Self { connection })
+        Ok(Self { connection: open_to_read(path)? })
     }
 
     pub(crate) fn connection(&self) -> &Connection {
@@ -113,12 +112,9 @@ impl Reader {
         last: u64,
         page: u32,
     ) -> Result<Vec<Stored>, Error> {
-        let fail = sql("read events");
         let select = format!("SELECT {COLUMNS} WHERE {} ORDER BY e.id LIMIT ?6", condition(filter));
-        let mut statement = self.connection.prepare_cached(&select).map_err(&fail)?;
-        let rows =
-            statement.query_map(params_for(viewer, filter, after, last, page), stored).map_err(&fail)?;
-        rows.collect::<Result<_, _>>().map_err(&fail)
+        let values = params_for(viewer, filter, after, last, page);
+        rows(&self.connection, &select, values, stored).map_err(sql("read events"))
     }
 
     /// One event, if it is there for this viewer.
@@ -182,32 +178,24 @@ impl Reader {
     /// # Errors
     /// [`Error::Sql`].
     pub fn lost(&self, viewer: Viewer) -> Result<Vec<Lost>, Error> {
-        let fail = sql("read counters");
         let number = |row: &Row<'_>, at| row.get::<_, i64>(at).map(i64::cast_unsigned);
-        let mut statement = self
-            .connection
-            .prepare_cached(
-                "SELECT public, profile, ring_denied, ring_allowed, store_denied, store_allowed,
-                     max(0, denied - told - ring_denied - store_denied) AS missing
-                 FROM containers
-                 WHERE ring_denied + ring_allowed + store_denied + store_allowed + missing > 0 AND (?1 = 0 OR uid = ?1)
-                 ORDER BY id DESC LIMIT 1000",
-            )
-            .map_err(&fail)?;
-        let rows = statement
-            .query_map([viewer.0], |row| {
-                Ok(Lost {
-                    container: row.get(0)?,
-                    profile: row.get(1)?,
-                    ring_denied: number(row, 2)?,
-                    ring_allowed: number(row, 3)?,
-                    store_denied: number(row, 4)?,
-                    store_allowed: number(row, 5)?,
-                    missing_denied: number(row, 6)?,
-                })
+        let select = "SELECT public, profile, ring_denied, ring_allowed, store_denied, store_allowed,
+                 max(0, denied - told - ring_denied - store_denied) AS missing
+             FROM containers
+             WHERE ring_denied + ring_allowed + store_denied + store_allowed + missing > 0 AND (?1 = 0 OR uid = ?1)
+             ORDER BY id DESC LIMIT 1000";
+        let lost = rows(&self.connection, select, [viewer.0], |row| {
+            Ok(Lost {
+                container: row.get(0)?,
+                profile: row.get(1)?,
+                ring_denied: number(row, 2)?,
+                ring_allowed: number(row, 3)?,
+                store_denied: number(row, 4)?,
+                store_allowed: number(row, 5)?,
+                missing_denied: number(row, 6)?,
             })
-            .map_err(&fail)?;
-        rows.collect::<Result<_, _>>().map_err(&fail)
+        });
+        lost.map_err(sql("read counters"))
     }
 }
 

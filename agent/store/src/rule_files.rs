@@ -1,6 +1,8 @@
 //! Rule files of interceptors: what of each is in force, and a change that waits for a confirmation.
 
-use super::{Error, SessionReader, SessionWriter, Viewer, session_writer::of_user, sql, turn};
+use super::{
+    Error, SessionReader, SessionWriter, Viewer, connection::rows, session_writer::of_user, sql, turn,
+};
 use ringfence_base::{clock::rfc3339, quota::Owners};
 use ringfence_session::{journal::sha256, reload};
 use ringfence_wire::mcp::RuleFile;
@@ -152,18 +154,11 @@ impl SessionWriter {
         now: i64,
     ) -> Result<Vec<u32>, Error> {
         let _turn = turn::wait();
-        self.connection()?
-            .prepare_cached(
-                "UPDATE rule_files SET text = pending, since = ?4, confirmed_by = ?5,
-                     pending = NULL, pending_sha256 = NULL, pending_at = NULL
-                 WHERE path = ?1 AND pending_sha256 = ?2 AND (?3 = 0 OR uid = ?3) RETURNING uid",
-            )
-            .and_then(|mut statement| {
-                let rows =
-                    statement.query_map(params![path, sha256, viewer.0, rfc3339(now), by], |row| row.get(0));
-                rows?.collect()
-            })
-            .map_err(sql("confirm a rule file"))
+        let text = "UPDATE rule_files SET text = pending, since = ?4, confirmed_by = ?5,
+                 pending = NULL, pending_sha256 = NULL, pending_at = NULL
+             WHERE path = ?1 AND pending_sha256 = ?2 AND (?3 = 0 OR uid = ?3) RETURNING uid";
+        let values = params![path, sha256, viewer.0, rfc3339(now), by];
+        rows(self.connection()?, text, values, |row| row.get(0)).map_err(sql("confirm a rule file"))
     }
 }
 
@@ -198,8 +193,7 @@ fn room(connection: &Connection, owners: &Owners, uid: u32, now: i64) -> rusqlit
         return Ok(true);
     }
     let before = rfc3339(now.saturating_sub(FORGOTTEN));
-    let uids: Vec<u32> =
-        connection.prepare(by_uid)?.query_map([], |row| row.get(0))?.collect::<rusqlite::Result<_>>()?;
+    let uids: Vec<u32> = rows(connection, by_uid, [], |row| row.get(0))?;
     for uid in uids.into_iter().filter(|uid| owners.of(*uid) == owner) {
         connection.execute("DELETE FROM rule_files WHERE uid = ?1 AND used < ?2", params![uid, before])?;
     }

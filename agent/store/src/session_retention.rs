@@ -1,7 +1,11 @@
 //! Retention of MCP sessions: whole sessions that ended, oldest first; a checkpoint in the ledger first,
 //! then the rows, a few thousand at a time.
 
-use super::{Error, Retention, SessionWriter, connection::begin, ledger, sql, turn};
+use super::{
+    Error, Retention, SessionWriter,
+    connection::{begin, rows},
+    ledger, sql, turn,
+};
 use ringfence_base::{clock::rfc3339, quota::Owners};
 use ringfence_session::ledger::{Checkpoint, Entry, Why};
 use rusqlite::{Connection, OptionalExtension as _, ToSql, Transaction, params};
@@ -105,8 +109,8 @@ fn find(
     let looks: [(&str, &dyn ToSql); 2] = [(&by_end, &rfc3339(ended)), (&by_time, &silent)];
     for (query, before) in looks {
         let mut statement = connection.prepare_cached(query)?;
-        let mut rows = statement.query(params![before, users])?;
-        while let Some(row) = rows.next()? {
+        let mut found = statement.query(params![before, users])?;
+        while let Some(row) = found.next()? {
             let session: String = row.get(0)?;
             if !runs(&session) {
                 return Ok(Some(session));
@@ -127,12 +131,9 @@ struct UserBytes {
 
 /// Users, whoever has most first.
 fn users_by_size(connection: &Connection, owners: &Owners) -> rusqlite::Result<Vec<UserBytes>> {
-    let by_uid: Vec<(u32, i64)> = connection
-        .prepare_cached(
-            "SELECT s.uid, sum(b.bytes) FROM session_bounds b JOIN sessions s ON s.id = b.session_id GROUP BY s.uid",
-        )?
-        .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?
-        .collect::<rusqlite::Result<_>>()?;
+    let bytes = "SELECT s.uid, sum(b.bytes) FROM session_bounds b JOIN sessions s ON s.id = b.session_id
+         GROUP BY s.uid";
+    let by_uid: Vec<(u32, i64)> = rows(connection, bytes, [], |row| Ok((row.get(0)?, row.get(1)?)))?;
     let mut users: HashMap<u32, UserBytes> = HashMap::new();
     for (uid, bytes) in by_uid {
         let owner = owners.of(uid);

@@ -1,6 +1,6 @@
 //! What attribution asks: whose server runs in a container, and which of its calls were in flight.
 
-use super::{Error, Reader, SessionReader, Viewer, read, sql};
+use super::{Error, Reader, SessionReader, Viewer, connection::rows, read, sql};
 use ringfence_events::{attribute::Span, present::Stored};
 use rusqlite::{OptionalExtension as _, params};
 
@@ -40,9 +40,7 @@ impl SessionReader {
     pub fn inside(&self, container: &str) -> Result<Vec<Inside>, Error> {
         let text = "SELECT s.id, s.gap, s.read_to, s.exit_status IS NOT NULL FROM sessions s
              WHERE s.container = ?1 AND EXISTS (SELECT 1 FROM containers c WHERE c.public = ?1 AND c.uid = s.uid) LIMIT 16";
-        let fail = sql("read whose events these are");
-        let mut statement = self.connection().prepare_cached(text).map_err(&fail)?;
-        let rows = statement.query_map([container], |row| {
+        let inside = rows(self.connection(), text, [container], |row| {
             Ok(Inside {
                 session: row.get(0)?,
                 gap: row.get(1)?,
@@ -50,7 +48,7 @@ impl SessionReader {
                 ended: row.get(3)?,
             })
         });
-        rows.map_err(&fail)?.collect::<rusqlite::Result<_>>().map_err(&fail)
+        inside.map_err(sql("read whose events these are"))
     }
 
     /// Calls of a session that were in flight at some time from `from` to `to`; at most one more than [`MOST_SPANS`].
@@ -60,17 +58,16 @@ impl SessionReader {
     pub fn spans(&self, session: &str, from: u64, to: u64) -> Result<Vec<Span>, Error> {
         let text = "SELECT id, began, ended FROM tool_calls
              WHERE session_id = ?1 AND began <= ?3 AND (ended IS NULL OR ended >= ?2) LIMIT ?4";
-        let fail = sql("read which calls were in flight");
-        let mut statement = self.connection().prepare_cached(text).map_err(&fail)?;
         let number = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
-        let rows = statement.query_map(params![session, number(from), number(to), MOST_SPANS + 1], |row| {
+        let values = params![session, number(from), number(to), MOST_SPANS + 1];
+        let spans = rows(self.connection(), text, values, |row| {
             Ok(Span {
                 call: row.get(0)?,
                 began: row.get::<_, i64>(1)?.cast_unsigned(),
                 ended: row.get::<_, Option<i64>>(2)?.map(i64::cast_unsigned),
             })
         });
-        rows.map_err(&fail)?.collect::<rusqlite::Result<_>>().map_err(&fail)
+        spans.map_err(sql("read which calls were in flight"))
     }
 
     /// Where and when a call was in flight. `None`: never forwarded, or its server is in no container.
@@ -100,18 +97,13 @@ impl Reader {
     /// # Errors
     /// [`Error::Sql`].
     pub fn events_during(&self, viewer: Viewer, flight: &Flight, most: u32) -> Result<Vec<Stored>, Error> {
-        let fail = sql("read a call's events");
         let select = format!(
             "SELECT {} WHERE e.container IN (SELECT id FROM containers WHERE public = ?1 AND (?2 = 0 OR uid = ?2))
              AND e.moment BETWEEN ?3 AND ?4 ORDER BY e.moment, e.id LIMIT ?5",
             read::COLUMNS
         );
         let ended = flight.ended.and_then(|ended| i64::try_from(ended).ok()).unwrap_or(i64::MAX);
-        let mut statement = self.connection().prepare_cached(&select).map_err(&fail)?;
-        let rows = statement.query_map(
-            params![flight.container, viewer.0, flight.began.cast_signed(), ended, most],
-            read::stored,
-        );
-        rows.map_err(&fail)?.collect::<rusqlite::Result<_>>().map_err(&fail)
+        let values = params![flight.container, viewer.0, flight.began.cast_signed(), ended, most];
+        rows(self.connection(), &select, values, read::stored).map_err(sql("read a call's events"))
     }
 }

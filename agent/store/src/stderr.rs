@@ -20,14 +20,9 @@ impl SessionReader {
     /// # Errors
     /// [`Error::Sql`].
     pub fn whole_session(&self, viewer: Viewer, beginning: &str) -> Result<Option<String>, Error> {
-        let fail = sql("find a session");
         let text = "SELECT s.id FROM sessions s
              WHERE (?1 = 0 OR s.uid = ?1) AND s.id >= ?2 AND s.id < ?2 || 'g' AND length(?2) >= 4 LIMIT 2";
-        let mut statement = self.connection().prepare(text).map_err(&fail)?;
-        let rows =
-            statement.query_map(rusqlite::params![viewer.0, beginning], |row| row.get(0)).map_err(&fail)?;
-        let mut ids: Vec<String> = rows.collect::<rusqlite::Result<_>>().map_err(&fail)?;
-        Ok(if ids.len() == 1 { ids.pop() } else { None })
+        self.only_id(viewer, beginning, text).map_err(sql("find a session"))
     }
 }
 

@@ -186,7 +186,10 @@ impl Core {
         let runtime = Client::runtime(&self.socket());
         // `register` has no answer, and who it is is asked before.
         eventually("the runtime", || {
-            self.heard().iter().any(|q| matches!(q, ToCore::Status(counts) if counts.runtime)).then_some(())
+            self.heard()
+                .iter()
+                .any(|q| matches!(q, ToCore::Status(counts) if counts.worker.runtime))
+                .then_some(())
         });
         runtime
     }

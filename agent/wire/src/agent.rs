@@ -170,10 +170,10 @@ pub struct PeerContainer {
     pub own: bool,
 }
 
-/// What an agent's worker counted.
+/// What an agent's worker is doing, and what it counted of that.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct AgentCounts {
+pub struct WorkerCounts {
     /// Whether a runtime is registered.
     pub runtime: bool,
     /// Whether it works on something.
@@ -202,6 +202,15 @@ pub struct AgentCounts {
     pub malformed: u64,
     /// HTTP calls; they are counted as turns, too.
     pub http_calls: u64,
+}
+
+/// What an agent's worker counted, with what it counted of its link to the core.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct AgentCounts {
+    /// Beside the link.
+    #[serde(flatten)]
+    pub worker: WorkerCounts,
     /// Tool calls whose processes were tagged.
     pub tags: u64,
     /// Tags that were refused.

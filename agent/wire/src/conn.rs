@@ -4,20 +4,21 @@
 //! Descriptors travel with the length field (`SCM_RIGHTS`). The kernel closes those that come beside any other byte,
 //! and those that the receiver made no room for.
 
-use crate::frame::{self, FrameError, HEADER, MAX_FRAME};
+use crate::{
+    frame::{self, FrameError, HEADER, MAX_FRAME},
+    rights,
+};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     io::Errno,
     net::{
-        self, AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
-        SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+        self, AddressFamily, RecvFlags, ReturnFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
         sockopt::{self, Timeout},
     },
 };
 use serde::{Serialize, de::DeserializeOwned};
 use std::{
-    io::{self, IoSlice, IoSliceMut, Read, Write},
-    mem::MaybeUninit,
+    io::{self, IoSlice, Read, Write},
     os::{
         fd::{AsFd, BorrowedFd, OwnedFd},
         unix::net::UnixStream,
@@ -27,10 +28,7 @@ use std::{
 };
 
 /// Most descriptors beside one message.
-pub const MAX_DESCRIPTORS: usize = 4;
-
-/// Bytes of control data that hold [`MAX_DESCRIPTORS`].
-const CONTROL: usize = rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS));
+pub const MAX_DESCRIPTORS: usize = rights::MOST;
 
 /// A connected unix stream socket that speaks in messages.
 #[derive(Debug)]
@@ -122,16 +120,11 @@ impl Conn {
     ) -> Result<(), FrameError> {
         let body = frame::encode(message)?;
         let header = frame::header_for(body.len())?;
-        let mut control = [MaybeUninit::uninit(); CONTROL];
-        let mut ancillary = SendAncillaryBuffer::new(&mut control);
-        if !descriptors.is_empty()
-            && (descriptors.len() > MAX_DESCRIPTORS
-                || !ancillary.push(SendAncillaryMessage::ScmRights(descriptors)))
-        {
+        if descriptors.len() > MAX_DESCRIPTORS {
             return Err(FrameError::TooManyDescriptors { max: MAX_DESCRIPTORS });
         }
         let mut timed = self.timed();
-        let sent = timed.send(&[IoSlice::new(&header), IoSlice::new(&body)], &mut ancillary)?;
+        let sent = timed.send(&[IoSlice::new(&header), IoSlice::new(&body)], descriptors)?;
         if sent < HEADER {
             timed.write_all(&header[sent..]).map_err(FrameError::from_io)?;
         }
@@ -169,21 +162,13 @@ impl Timed<'_> {
     fn receive(&mut self, buffer: &mut [u8], descriptors: &mut Vec<OwnedFd>) -> Result<usize, FrameError> {
         loop {
             self.arm(Timeout::Recv).map_err(FrameError::from_io)?;
-            let mut control = [MaybeUninit::uninit(); CONTROL];
-            let mut ancillary = RecvAncillaryBuffer::new(&mut control);
-            let mut into = [IoSliceMut::new(buffer)];
-            match net::recvmsg(self.stream, &mut into, &mut ancillary, RecvFlags::CMSG_CLOEXEC) {
-                Ok(message) => {
-                    let room = !message.flags.contains(ReturnFlags::CTRUNC);
-                    for part in ancillary.drain() {
-                        if let RecvAncillaryMessage::ScmRights(rights) = part {
-                            descriptors.extend(rights);
-                        }
-                    }
-                    if !room || descriptors.len() > MAX_DESCRIPTORS {
+            match rights::receive(self.stream, buffer, RecvFlags::empty()) {
+                Ok(received) => {
+                    descriptors.extend(received.descriptors);
+                    if received.flags.contains(ReturnFlags::CTRUNC) || descriptors.len() > MAX_DESCRIPTORS {
                         return Err(FrameError::TooManyDescriptors { max: MAX_DESCRIPTORS });
                     }
-                    return Ok(message.bytes);
+                    return Ok(received.bytes);
                 }
                 Err(Errno::INTR) => {}
                 Err(error) => return Err(FrameError::from_io(error.into())),
@@ -191,14 +176,10 @@ impl Timed<'_> {
         }
     }
 
-    fn send(
-        &mut self,
-        bytes: &[IoSlice<'_>],
-        ancillary: &mut SendAncillaryBuffer<'_, '_, '_>,
-    ) -> Result<usize, FrameError> {
+    fn send(&mut self, bytes: &[IoSlice<'_>], descriptors: &[BorrowedFd<'_>]) -> Result<usize, FrameError> {
         loop {
             self.arm(Timeout::Send).map_err(FrameError::from_io)?;
-            match net::sendmsg(self.stream, bytes, ancillary, SendFlags::NOSIGNAL) {
+            match rights::send(self.stream, bytes, descriptors, SendFlags::empty()) {
                 Ok(n) => return Ok(n),
                 Err(Errno::INTR) => {}
                 Err(error) => return Err(FrameError::from_io(error.into())),
@@ -235,7 +216,8 @@ pub fn is_hung_up(stream: &UnixStream) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::{fs::File, thread};
+    use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage};
+    use std::{fs::File, mem::MaybeUninit, thread};
 
     fn pair(limit_ms: u64) -> (Conn, Conn) {
         let (a, b) = UnixStream::pair().unwrap();

@@ -89,7 +89,10 @@ pub fn read_frame(reader: &mut impl Read, max: usize) -> Result<Vec<u8>, FrameEr
 }
 
 /// Checks a length field.
-pub(crate) fn length(header: [u8; HEADER], max: usize) -> Result<usize, FrameError> {
+///
+/// # Errors
+/// `Empty` and `TooLong`.
+pub fn length(header: [u8; HEADER], max: usize) -> Result<usize, FrameError> {
     let length = u32::from_be_bytes(header) as usize;
     match length {
         0 => Err(FrameError::Empty),

@@ -3,6 +3,7 @@
 //! | layer | file |
 //! |---|---|
 //! | length-prefixed frames over any `Read` and `Write` | [`frame`] |
+//! | bytes with descriptors beside them | [`rights`] |
 //! | one connection: a deadline for each message, file descriptors beside it | [`conn`] |
 //! | whole messages that do not depend on each other, descriptors beside them | [`packets`] |
 //! | what is said on the admin, enrolment and query sockets | [`message`] |
@@ -26,6 +27,7 @@ pub mod frame;
 pub mod mcp;
 pub mod message;
 pub mod packets;
+pub mod rights;
 pub mod runner;
 pub mod status;
 pub mod tool_call;

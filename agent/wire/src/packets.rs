@@ -3,19 +3,18 @@
 //! On a stream, a message that came half, late or broken is the end of all that follow. Here each stands for itself:
 //! what cannot be read is dropped, what finds no room is not sent, and the line goes on.
 
-use crate::frame::{self, FrameError};
+use crate::{
+    frame::{self, FrameError},
+    rights::{self, Received},
+};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     io::{Errno, retry_on_intr},
-    net::{
-        self, AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
-        SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
-    },
+    net::{self, AddressFamily, RecvFlags, ReturnFlags, SendFlags, SocketFlags, SocketType},
 };
 use serde::{Serialize, de::DeserializeOwned};
 use std::{
-    io::{self, IoSlice, IoSliceMut},
-    mem::MaybeUninit,
+    io::{self, IoSlice},
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     time::Instant,
 };
@@ -59,15 +58,8 @@ impl Packets {
         if body.len() > MAX_PACKET {
             return Err(FrameError::TooLong { length: body.len(), max: MAX_PACKET });
         }
-        let descriptors: Vec<BorrowedFd<'_>> = beside.into_iter().collect();
         loop {
-            let mut control = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
-            let mut ancillary = SendAncillaryBuffer::new(&mut control);
-            if !descriptors.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(&descriptors)) {
-                return Err(FrameError::TooManyDescriptors { max: MAX_DESCRIPTORS });
-            }
-            let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-            match net::sendmsg(&self.0, &[IoSlice::new(&body)], &mut ancillary, flags) {
+            match rights::send(&self.0, &[IoSlice::new(&body)], beside.as_slice(), SendFlags::DONTWAIT) {
                 Ok(_) => return Ok(()),
                 Err(Errno::INTR) => {}
                 // TOOMANYREFS: descriptors on their way, which are counted for each user.
@@ -94,27 +86,19 @@ impl Packets {
     /// none, and the next may be one.
     pub fn receive<T: DeserializeOwned>(&self) -> Result<(T, Option<OwnedFd>), FrameError> {
         let mut body = vec![0; MAX_PACKET];
-        let mut control = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
-        let mut ancillary = RecvAncillaryBuffer::new(&mut control);
-        let mut into = [IoSliceMut::new(&mut body)];
-        let receive = || net::recvmsg(&self.0, &mut into, &mut ancillary, RecvFlags::CMSG_CLOEXEC);
-        let message = retry_on_intr(receive).map_err(|error| FrameError::from_io(error.into()))?;
-        let mut descriptors: Vec<OwnedFd> = Vec::new();
-        for part in ancillary.drain() {
-            if let RecvAncillaryMessage::ScmRights(rights) = part {
-                descriptors.extend(rights);
-            }
-        }
-        if message.bytes == 0 {
+        let received = retry_on_intr(|| rights::receive(&self.0, &mut body, RecvFlags::empty()));
+        let Received { bytes, descriptors, flags } =
+            received.map_err(|error| FrameError::from_io(error.into()))?;
+        if bytes == 0 {
             return Err(FrameError::Closed);
         }
-        if message.flags.contains(ReturnFlags::CTRUNC) {
+        if flags.contains(ReturnFlags::CTRUNC) || descriptors.len() > MAX_DESCRIPTORS {
             return Err(FrameError::TooManyDescriptors { max: MAX_DESCRIPTORS });
         }
-        if message.flags.contains(ReturnFlags::TRUNC) {
+        if flags.contains(ReturnFlags::TRUNC) {
             return Err(FrameError::TooLong { length: MAX_PACKET + 1, max: MAX_PACKET });
         }
-        Ok((frame::decode(&body[..message.bytes])?, descriptors.into_iter().next()))
+        Ok((frame::decode(&body[..bytes])?, descriptors.into_iter().next()))
     }
 
     /// Whether an error of [`Self::receive`] is the end of the line.

@@ -46,22 +46,15 @@ impl<'a> Attributor<'a> {
     /// Those of the store.
     pub(crate) fn events(&mut self, page: &[Stored]) -> Result<Vec<Event>, Error> {
         // Where the kernel tagged a process, nothing is looked up.
-        let untagged = || page.iter().filter(|stored| stored.record.call == 0);
-        if untagged().next().is_none() {
+        if page.iter().all(|stored| stored.record.call != 0) {
             return Ok(page.iter().map(present::event).collect());
         }
         let (reader, agents) = match &mut self.readers {
             Some(readers) => readers,
             none => none.insert((SessionReader::open(&self.sessions.db)?, Reader::open(&self.sessions.db)?)),
         };
-        let mut spread: HashMap<&str, (u64, u64)> = HashMap::new();
-        for stored in untagged() {
-            let at = stored.record.time;
-            let (first, last) = spread.entry(&stored.container).or_insert((at, at));
-            (*first, *last) = ((*first).min(at), (*last).max(at));
-        }
         let mut known = HashMap::new();
-        for (container, times) in spread {
+        for (container, times) in spread(page, |stored| &stored.container) {
             known.insert(container, calls_of(reader, self.sessions, container, times)?);
         }
         let of_agents = in_flight(agents, page)?;
@@ -97,19 +90,24 @@ fn attribute_in_flight(at: u64, born: u64, single: bool, calls: &[(Span, bool)])
     }
 }
 
+/// The first and last times of untagged events, by what they are of.
+fn spread<'a>(page: &'a [Stored], of: fn(&Stored) -> &String) -> HashMap<&'a str, (u64, u64)> {
+    let mut spread: HashMap<&str, (u64, u64)> = HashMap::new();
+    for stored in page.iter().filter(|stored| stored.record.call == 0) {
+        let at = stored.record.time;
+        let (first, last) = spread.entry(of(stored)).or_insert((at, at));
+        (*first, *last) = ((*first).min(at), (*last).max(at));
+    }
+    spread
+}
+
 /// Calls, and whether a process was tagged for each.
 type InFlight = Vec<(Span, bool)>;
 
 /// The calls of agents that were in flight at the times of untagged events in containers of their profiles.
 fn in_flight<'a>(reader: &Reader, page: &'a [Stored]) -> Result<HashMap<&'a str, InFlight>, Error> {
-    let mut spread: HashMap<&str, (u64, u64)> = HashMap::new();
-    for stored in page.iter().filter(|stored| stored.record.call == 0) {
-        let at = stored.record.time;
-        let (first, last) = spread.entry(&stored.profile).or_insert((at, at));
-        (*first, *last) = ((*first).min(at), (*last).max(at));
-    }
     let mut known = HashMap::new();
-    for (agent, (first, last)) in spread {
+    for (agent, (first, last)) in spread(page, |stored| &stored.profile) {
         let mut calls = reader.calls_in_flight(agent, (first, last), MOST_SPANS)?;
         if let Some(since) = from(calls.iter().map(|(span, _)| span)).filter(|since| *since < first) {
             calls = reader.calls_in_flight(agent, (since, last), MOST_SPANS)?;

@@ -3,9 +3,10 @@
 //! Each listener is stored under a name, `KIND.NUMBER.AGENT`, in which the number is the inode of the socket's file, or the
 //! port: what comes back at the next start is taken only where that file is still the one that the socket was bound to.
 
+use ringfence_wire::rights;
 use rustix::{
     event::{PollFd, PollFlags, poll},
-    net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg},
+    net::SendFlags,
     time::Timespec,
 };
 use std::{
@@ -13,7 +14,6 @@ use std::{
     env,
     ffi::OsStr,
     io::{self, IoSlice, PipeReader},
-    mem::MaybeUninit,
     os::{
         fd::{AsFd, BorrowedFd, OwnedFd},
         linux::net::SocketAddrExt,
@@ -228,13 +228,7 @@ impl Store {
         let socket = UnixDatagram::unbound()?;
         socket.set_write_timeout(Some(BRIEF))?;
         socket.connect_addr(manager)?;
-        let (parts, fds) = ([IoSlice::new(message.as_bytes())], fd.as_slice());
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut beside = SendAncillaryBuffer::new(&mut space);
-        if !fds.is_empty() {
-            beside.push(SendAncillaryMessage::ScmRights(fds));
-        }
-        sendmsg(&socket, &parts, &mut beside, SendFlags::NOSIGNAL)?;
+        rights::send(&socket, &[IoSlice::new(message.as_bytes())], fd.as_slice(), SendFlags::empty())?;
         Ok(())
     }
 }

@@ -200,8 +200,8 @@ impl WorkerSupervisor {
             let ended = self.run_worker(server, &plan, &mut sockets);
             let mut inner = self.inner();
             (inner.pid, inner.worker) = (None, None);
-            inner.counts.runtime = false;
-            inner.counts.busy = false;
+            inner.counts.worker.runtime = false;
+            inner.counts.worker.busy = false;
             if inner.stop || inner.renewed {
                 continue;
             }

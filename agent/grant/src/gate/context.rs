@@ -112,7 +112,7 @@ impl ToolContext {
 
     /// May the call connect to `host`, a name or an address, at `port`; with `addr`, by that address of it? The name or
     /// the address must be granted. Whether the address of a granted name is fit to be connected to is the tool's to
-    /// judge: see [`names_address`](Self::names_address).
+    /// judge.
     ///
     /// # Errors
     /// [`Denied`]
@@ -131,26 +131,6 @@ impl ToolContext {
             Outcome::Denied(&denied),
         );
         denied
-    }
-
-    /// Whether the grant names this address, alone or in a range: `all` names none.
-    pub fn names_address(&self, addr: IpAddr, port: u16) -> bool {
-        match &self.effective.net {
-            Scope::All => false,
-            Scope::Only(entries) => entries.iter().any(|entry| entry.has(addr, port)),
-        }
-    }
-
-    /// Whether the grant names this port, for whatever host or address.
-    pub fn names_port(&self, port: u16) -> bool {
-        let named = |entry: &NetEntry| match entry {
-            NetEntry::Inet { port: at, .. } | NetEntry::Host { port: at, .. } => *at == Some(port),
-            NetEntry::Unix(_) | NetEntry::Abstract(_) => false,
-        };
-        match &self.effective.net {
-            Scope::All => false,
-            Scope::Only(entries) => entries.iter().any(named),
-        }
     }
 
     /// A call that was denied or cancelled before it had any effect costs nothing.

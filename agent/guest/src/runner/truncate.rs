@@ -1,5 +1,6 @@
 //! Long output, cut: bytes first, then lines, on a character's boundary. Pure: bytes in, bytes to show out.
 
+use ringfence_file_tools::output::{rest_of_character, whole_characters};
 use ringfence_wire::runner::{Keep, Shape};
 use std::collections::VecDeque;
 
@@ -166,7 +167,9 @@ impl Truncator {
         }
         if !self.binary {
             let lines = self.max_lines - self.shown_newlines;
-            after.extend_from_slice(last_lines(from_character(self.rest.make_contiguous()), lines));
+            let rest = self.rest.make_contiguous();
+            let kept = &rest[rest_of_character(rest)..];
+            after.extend_from_slice(last_lines(kept, lines));
         }
         Some(Truncation {
             binary: self.binary,
@@ -205,28 +208,6 @@ fn is_binary(piece: &[u8], is_first: bool) -> bool {
 fn nth_newline(bytes: &[u8], count: u64) -> Option<usize> {
     let before = usize::try_from(count.checked_sub(1)?).ok()?;
     bytes.iter().enumerate().filter(|(_, byte)| **byte == b'\n').map(|(at, _)| at).nth(before)
-}
-
-/// How many of the bytes are left without a character at the end that is not whole.
-fn whole_characters(bytes: &[u8]) -> usize {
-    for back in 1..=bytes.len().min(3) {
-        let at = bytes.len() - back;
-        let length = match bytes[at] {
-            0x80..=0xbf => continue,
-            0xc2..=0xdf => 2,
-            0xe0..=0xef => 3,
-            0xf0..=0xf4 => 4,
-            _ => 1,
-        };
-        return if length > back { at } else { bytes.len() };
-    }
-    bytes.len()
-}
-
-/// The bytes without the rest of a character at their start.
-fn from_character(bytes: &[u8]) -> &[u8] {
-    let skipped = bytes.iter().take(3).take_while(|byte| (0x80..=0xbf).contains(*byte)).count();
-    &bytes[skipped..]
 }
 
 /// The last lines, a last one without an end included.

@@ -38,7 +38,7 @@ use ringfence_base::sockets as serve;
 use ringfence_files::Access as FileAccess;
 use ringfence_http::{self as serving, Limits, Standing};
 use ringfence_policy::agents::registry::AgentConfig;
-use ringfence_wire::agent::AgentCounts;
+use ringfence_wire::agent::WorkerCounts;
 use std::{
     fs, io,
     path::{Path, PathBuf},
@@ -105,7 +105,7 @@ pub struct Shared {
 struct State {
     shared: watch::Receiver<Shared>,
     meter: limits::Shared,
-    status: watch::Sender<AgentCounts>,
+    status: watch::Sender<WorkerCounts>,
     log: PathBuf,
     budget: ByteBudget,
     /// Tells the trace, where there is one.
@@ -122,7 +122,7 @@ pub(crate) struct Accounting {
     /// What the agent uses.
     pub(crate) meter: limits::Shared,
     /// What its worker does.
-    pub status: watch::Sender<AgentCounts>,
+    pub status: watch::Sender<WorkerCounts>,
     /// The log of calls.
     pub log: PathBuf,
     /// How many bytes of requests and answers it may hold.

@@ -81,6 +81,16 @@ pub(super) fn has_alike(value: &Value, keys: &[&str]) -> bool {
     object.keys().any(|key| !keys.contains(&key.as_str()) && keys.contains(&folded(key).as_str()))
 }
 
+/// Methods of a visitor for what holds nothing else.
+macro_rules! visit_leaves {
+    ($($visit:ident($leaf:ty))+; $value:ident => $made:expr) => {$(
+        fn $visit<E: serde::de::Error>(self, $value: $leaf) -> Result<Self::Value, E> {
+            Ok($made)
+        }
+    )+};
+}
+pub(crate) use visit_leaves;
+
 /// JSON in which no object has a key twice: which of the two counts is the parser's to say.
 struct Strict(Value);
 
@@ -99,28 +109,9 @@ impl<'de> Deserialize<'de> for Strict {
                 Ok(Value::Null)
             }
 
-            fn visit_bool<E: Error>(self, value: bool) -> Result<Value, E> {
-                Ok(value.into())
-            }
-
-            fn visit_i64<E: Error>(self, value: i64) -> Result<Value, E> {
-                Ok(value.into())
-            }
-
-            fn visit_u64<E: Error>(self, value: u64) -> Result<Value, E> {
-                Ok(value.into())
-            }
-
-            fn visit_f64<E: Error>(self, value: f64) -> Result<Value, E> {
-                Ok(value.into())
-            }
-
-            fn visit_str<E: Error>(self, value: &str) -> Result<Value, E> {
-                Ok(value.into())
-            }
-
-            fn visit_string<E: Error>(self, value: String) -> Result<Value, E> {
-                Ok(value.into())
+            visit_leaves! {
+                visit_bool(bool) visit_i64(i64) visit_u64(u64) visit_f64(f64) visit_str(&str) visit_string(String);
+                value => value.into()
             }
 
             fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Value, A::Error> {

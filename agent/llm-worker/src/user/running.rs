@@ -5,7 +5,7 @@ use super::{
     process::{Event, WorkerEvent, WorkerProcess},
     sockets::Sockets,
 };
-use crate::{control::AgentState, credentials, status::WorkerStatus, worker};
+use crate::{control::AgentState, credentials, worker};
 use ringfence_base::error::chain;
 use ringfence_base::sockets as serve;
 use ringfence_files::Dir;
@@ -17,7 +17,7 @@ use ringfence_supervise::{
     child::Backoff,
     worker::{self as worker_process, Credentials, WorkerSetup},
 };
-use ringfence_wire::agent::{Replacement, Supervisor};
+use ringfence_wire::agent::{Replacement, Supervisor, WorkerCounts};
 use std::{
     collections::VecDeque,
     path::PathBuf,
@@ -300,8 +300,8 @@ impl Running {
     }
 
     /// What its worker does, as it said last.
-    pub(super) fn status(&self) -> Option<WorkerStatus> {
-        self.worker.as_ref().map(|worker| worker.counts().into())
+    pub(super) fn status(&self) -> Option<WorkerCounts> {
+        self.worker.as_ref().map(|worker| worker.counts().worker)
     }
 
     /// What is wrong with it, for the user.

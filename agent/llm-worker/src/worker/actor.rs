@@ -16,7 +16,7 @@ use crate::{
     turn::{Order, Parts, Report},
 };
 use ringfence_policy::agents::registry::AgentConfig;
-use ringfence_wire::agent::AgentCounts;
+use ringfence_wire::agent::WorkerCounts;
 use std::{
     collections::{BTreeSet, HashMap, VecDeque},
     sync::{
@@ -93,7 +93,7 @@ pub(super) struct AgentActor {
     /// The message that is worked on.
     intent: Option<Intent>,
     config: Arc<AgentConfig>,
-    status: watch::Sender<AgentCounts>,
+    status: watch::Sender<WorkerCounts>,
     counters: Arc<Counters>,
 }
 
@@ -112,7 +112,7 @@ impl AgentActor {
         redactor: Arc<Redactor>,
         reporter: Reporter,
         orders: mpsc::Sender<Order>,
-        (status, counters): (watch::Sender<AgentCounts>, Arc<Counters>),
+        (status, counters): (watch::Sender<WorkerCounts>, Arc<Counters>),
     ) -> Self {
         Self {
             agent: Agent::new(bounds(&config)),

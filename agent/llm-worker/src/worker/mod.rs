@@ -24,7 +24,7 @@ use ringfence_policy::agents::{
     home::{HTTP_LOG, Home},
     registry::AgentConfig,
 };
-use ringfence_wire::agent::{AgentCounts, CredentialOwner};
+use ringfence_wire::agent::{CredentialOwner, WorkerCounts};
 use std::{path::PathBuf, sync::Arc, time::Duration};
 use tokio::{
     net::UnixListener,
@@ -116,7 +116,7 @@ impl Ready {
 pub struct Worker {
     config: Arc<AgentConfig>,
     turns: Turns,
-    status: watch::Sender<AgentCounts>,
+    status: watch::Sender<WorkerCounts>,
     host: CoreClient,
     issued: Arc<Issued>,
     redactor: Arc<Redactor>,
@@ -135,7 +135,7 @@ impl Worker {
             tracing::error!("agent {}: {} cannot be read: {error}", parts.config.name, calls.display());
         }
         let conversation_bytes = conversation.bytes() as u64;
-        let status = AgentCounts { conversation_bytes, ..AgentCounts::default() };
+        let status = WorkerCounts { conversation_bytes, ..WorkerCounts::default() };
         let (config, redactor) = (Arc::clone(&parts.config), Arc::clone(&parts.redactor));
         let turns = Turns::new(parts, conversation);
         let status = watch::Sender::new(status);
@@ -154,7 +154,7 @@ impl Worker {
     }
 
     /// Where its status can be seen, and added to.
-    pub fn status(&self) -> watch::Sender<AgentCounts> {
+    pub fn status(&self) -> watch::Sender<WorkerCounts> {
         self.status.clone()
     }
 

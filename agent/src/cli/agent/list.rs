@@ -1,7 +1,10 @@
 //! `ringfence agent list`.
 
 use super::{home, pin};
-use crate::cli::{output::print, status};
+use crate::cli::{
+    output::{self, print},
+    status,
+};
 use ringfence_base::{client, escape::line as printable, paths::Paths};
 use ringfence_llm_worker::control::{self, UserStatus};
 use ringfence_wire::{message::AdminRequest, status::Status};
@@ -69,7 +72,7 @@ pub(crate) fn table(status: &UserStatus) -> String {
     ];
     let mut wrong = String::new();
     for agent in &status.agents {
-        let worker = agent.worker.clone().unwrap_or_default();
+        let worker = agent.worker.unwrap_or_default();
         let runtime = match (worker.runtime, worker.busy) {
             (true, true) => "busy",
             (true, false) => "idle",
@@ -101,13 +104,5 @@ pub(crate) fn table(status: &UserStatus) -> String {
             wrong += &format!("! {}: {}\n", agent.name, error.replace('\n', "\n  "));
         }
     }
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let widths: [usize; 9] = std::array::from_fn(width);
-    for row in &rows {
-        let cells: Vec<String> =
-            row.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
-        wrong += cells.join("  ").trim_end();
-        wrong.push('\n');
-    }
-    wrong
+    wrong + &output::table(&rows)
 }

@@ -57,10 +57,7 @@ pub(super) fn logs(args: &LogsArgs) -> anyhow::Result<ExitCode> {
                 kind.into()
             })
         });
-        match unwritten.map_or_else(|| out.flush(), Err) {
-            Err(e) if e.kind() == io::ErrorKind::BrokenPipe => return Ok(ExitCode::SUCCESS),
-            written => written.context("standard output cannot be written")?,
-        }
+        unwritten.map_or_else(|| out.flush(), Err).context("standard output cannot be written")?;
         read.with_context(|| format!("{} cannot be read", path.display()))?;
         if !args.follow {
             return Ok(ExitCode::SUCCESS);

@@ -12,11 +12,7 @@ use ringfence_policy::{
         registry::{self, AgentConfig, Registry},
     },
 };
-use std::{
-    fs, io,
-    os::unix::fs::MetadataExt,
-    path::{Path, PathBuf},
-};
+use std::{fs, io, os::unix::fs::MetadataExt, path::PathBuf};
 
 /// Who serves an agent.
 pub(super) enum Owner {
@@ -108,7 +104,7 @@ impl Owner {
         if !geteuid().is_root() {
             bail!("{agent} is an agent of the daemon, and only root may read its files; try again with sudo");
         }
-        become_user(found.uid()).with_context(|| owner_of(&dir))
+        become_user(found.uid()).with_context(|| format!("cannot become the owner of {}", dir.display()))
     }
 }
 
@@ -116,8 +112,4 @@ fn become_user(uid: u32) -> nix::Result<()> {
     setgroups(&[])?;
     setgid(Gid::from_raw(uid))?;
     setuid(Uid::from_raw(uid))
-}
-
-fn owner_of(dir: &Path) -> String {
-    format!("cannot become the owner of {}", dir.display())
 }

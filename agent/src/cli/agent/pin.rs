@@ -1,7 +1,10 @@
 //! `ringfence agent pin`: the descriptions of an agent's MCP tools when they were first used, and approving a change.
 
 use super::owner::Owner;
-use crate::cli::{exit::Exit, output::print};
+use crate::cli::{
+    exit::Exit,
+    output::{agreed, print},
+};
 use anyhow::{Context, bail};
 use ringfence_base::escape::line as printable;
 use ringfence_llm_worker::{
@@ -11,7 +14,7 @@ use ringfence_llm_worker::{
 use ringfence_policy::agents::home::Home;
 use similar::TextDiff;
 use std::{
-    io::{self, IsTerminal, Write},
+    io::{self, IsTerminal},
     path::PathBuf,
     process::ExitCode,
 };
@@ -105,7 +108,7 @@ fn approve(pins: &Pins, agent: &str, named: &str) -> anyhow::Result<()> {
                     command(agent, server, tool, changed)
                 );
             }
-            if !is_wanted()? {
+            if !agreed("approve this?")? {
                 bail!("nothing was approved: {} still waits", printable(name));
             }
             changed.sha256.clone()
@@ -119,14 +122,6 @@ fn approve(pins: &Pins, agent: &str, named: &str) -> anyhow::Result<()> {
 fn waits<'a>(known: &'a Known, server: &str, tool: &str) -> Option<(&'a Pin, &'a Definition)> {
     let pin = known.get(server)?.get(tool)?;
     Some((pin, pin.changed.as_ref()?))
-}
-
-fn is_wanted() -> io::Result<bool> {
-    eprint!("approve this? [y/N] ");
-    io::stderr().flush()?;
-    let mut answer = String::new();
-    io::stdin().read_line(&mut answer)?;
-    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
 /// The difference between a tool's trusted definition and its new one.

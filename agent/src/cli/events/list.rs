@@ -9,12 +9,7 @@ use ringfence_wire::{
     event::{Event, Target, Verdict},
     message::{EventsQuery, QueryReply, QueryRequest},
 };
-use std::{
-    io::{self, Write},
-    process::ExitCode,
-    thread,
-    time::Duration,
-};
+use std::{io::Write, process::ExitCode, thread, time::Duration};
 
 /// How often, and how many times, `--follow` tries to come back when the auditor is started anew.
 const RETRY_EVERY: Duration = Duration::from_millis(250);
@@ -50,15 +45,8 @@ pub(crate) struct ListArgs {
 
 pub(super) fn list(args: &ListArgs) -> anyhow::Result<ExitCode> {
     let mut out = Output { out: anstream::stdout().lock(), json: args.json, header: !args.json };
-    match show(args, &mut out) {
-        Err(error) if is_closed_pipe(&error) => Ok(ExitCode::SUCCESS),
-        Err(error) => Err(error),
-        Ok(()) => Ok(ExitCode::SUCCESS),
-    }
-}
-
-fn is_closed_pipe(error: &anyhow::Error) -> bool {
-    error.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe)
+    show(args, &mut out)?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn show(args: &ListArgs, out: &mut Output<impl Write>) -> anyhow::Result<()> {

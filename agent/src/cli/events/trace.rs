@@ -48,15 +48,13 @@ pub(super) fn trace(args: &TraceArgs) -> anyhow::Result<ExitCode> {
         return Err(unexpected().into());
     };
     let mut out = anstream::stdout().lock();
-    let written = if args.json {
-        serde_json::to_writer(&mut out, &trace).map_err(io::Error::from).and_then(|()| writeln!(out))
+    if args.json {
+        serde_json::to_writer(&mut out, &trace).map_err(io::Error::from)?;
+        writeln!(out)?;
     } else {
-        show(&mut out, &trace)
-    };
-    match written {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
-        _ => Ok(ExitCode::SUCCESS),
+        show(&mut out, &trace)?;
     }
+    Ok(ExitCode::SUCCESS)
 }
 
 fn show(out: &mut impl Write, trace: &Trace) -> io::Result<()> {

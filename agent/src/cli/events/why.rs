@@ -57,17 +57,14 @@ pub(super) fn why(args: &WhyArgs) -> anyhow::Result<ExitCode> {
         _ => return Err(unexpected().into()),
     };
     let mut out = anstream::stdout().lock();
-    let written = if args.json {
+    if args.json {
         let json =
             serde_json::to_string(&explanation).context("the explanation cannot be written as JSON")?;
-        writeln!(out, "{json}")
+        writeln!(out, "{json}")?;
     } else {
-        write(&mut out, &explanation)
-    };
-    match written {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
-        _ => Ok(ExitCode::SUCCESS),
+        write(&mut out, &explanation)?;
     }
+    Ok(ExitCode::SUCCESS)
 }
 
 fn last_denial(socket: &Path) -> anyhow::Result<u64> {

@@ -1,5 +1,6 @@
 //! `ringfence mcp rules`: checks a rule file, tests it on a call, confirms a change that loosens a rule.
 
+use crate::cli::output::agreed;
 use anyhow::{Context, bail};
 use ringfence_base::escape::line as printable;
 use ringfence_client::{places::Places, sessions as client};
@@ -15,7 +16,7 @@ use ringfence_wire::{
 use serde_json::{Value, json};
 use std::{
     fs,
-    io::{self, IsTerminal, Read, Write},
+    io::{self, Read, Write},
     path::{Path, PathBuf},
     process::ExitCode,
 };
@@ -177,7 +178,7 @@ fn confirm(places: &Places, file: Option<&Path>, yes: bool) -> anyhow::Result<Ex
         }
     };
     describe(&mut io::stdout().lock(), change)?;
-    if !yes && !agreed()? {
+    if !yes && !agreed("put this in force?")? {
         bail!("the change was not confirmed; `--yes` confirms without asking");
     }
     let (path, sha256) = (text(change, "path").to_owned(), text(change, "sha256").to_owned());
@@ -186,16 +187,6 @@ fn confirm(places: &Places, file: Option<&Path>, yes: bool) -> anyhow::Result<Ex
         _ => bail!("the auditor sent an unexpected answer"),
     }
     Ok(ExitCode::SUCCESS)
-}
-
-fn agreed() -> anyhow::Result<bool> {
-    if !io::stdin().is_terminal() {
-        return Ok(false);
-    }
-    eprint!("put this in force? [y/N] ");
-    let mut answer = String::new();
-    io::stdin().read_line(&mut answer)?;
-    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
 fn check(file: &PathBuf, json: bool) -> anyhow::Result<ExitCode> {

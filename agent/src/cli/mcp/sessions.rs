@@ -1,5 +1,6 @@
 //! `ringfence mcp sessions`, `calls` and `stats`: what MCP sessions did.
 
+use crate::cli::output;
 use anyhow::bail;
 use clap::builder::PossibleValuesParser;
 use ringfence_base::escape::line as printable;
@@ -258,14 +259,7 @@ fn show(source: &Source, rows: &[Value], columns: &[(&str, &str)], none: &str) -
         std::iter::once(columns.iter().map(|(title, _)| (*title).to_owned()).collect())
             .chain(rows.iter().map(|row| columns.iter().map(|(_, key)| cell(&row[*key])).collect()))
             .collect();
-    let widths: Vec<usize> = (0..columns.len())
-        .map(|column| table.iter().map(|row| row[column].chars().count()).max().unwrap_or(0))
-        .collect();
-    for row in table {
-        let line: Vec<String> =
-            row.iter().zip(&widths).map(|(text, width)| format!("{text:<width$}")).collect();
-        writeln!(out, "{}", line.join("  ").trim_end())?;
-    }
+    out.write_all(output::table(&table).as_bytes())?;
     Ok(ExitCode::SUCCESS)
 }
 

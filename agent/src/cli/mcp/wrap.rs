@@ -1,5 +1,6 @@
 //! `ringfence mcp wrap`: rewrites an MCP client's configuration, shows the difference first, and undoes itself.
 
+use crate::cli::output::agreed;
 use anyhow::{Context, bail};
 use ringfence_base::escape::line as printable;
 use ringfence_files::{Access, Dir, Meta, ResolvedPath};
@@ -9,7 +10,7 @@ use similar::{ChangeTag, TextDiff};
 use std::{
     ffi::OsString,
     fs,
-    io::{self, BufRead, IsTerminal, Read, Write},
+    io::{self, Read, Write},
     path::{Path, PathBuf},
     process::ExitCode,
 };
@@ -61,7 +62,7 @@ pub(crate) fn run(args: &WrapArgs) -> anyhow::Result<ExitCode> {
         writeln!(out, "{sign}{}", text.join("\t"))?;
     }
     out.flush()?;
-    if !args.yes && !agreed(&named())? {
+    if !args.yes && !agreed(&format!("write this to {}?", named()))? {
         bail!("{} is unchanged; `--yes` writes without asking", named());
     }
     let backup = config.back_up(&text)?;
@@ -86,16 +87,6 @@ fn program() -> String {
             .is_some_and(|candidate| fs::canonicalize(candidate).is_ok_and(|found| found == own))
     });
     if found { "ringfence".to_owned() } else { own.display().to_string() }
-}
-
-fn agreed(file: &str) -> anyhow::Result<bool> {
-    if !io::stdin().is_terminal() {
-        return Ok(false);
-    }
-    eprint!("write this to {file}? [y/N] ");
-    let mut answer = String::new();
-    io::stdin().lock().read_line(&mut answer)?;
-    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
 /// A configuration file: its directory, its name there, and its metadata when it was read. If root changes a file in a user's

@@ -41,7 +41,7 @@ use serde_json::{Map, Value, json};
 use std::{
     ffi::OsStr,
     io,
-    os::fd::{AsFd, OwnedFd},
+    os::fd::AsFd,
     path::{Path, PathBuf},
     sync::Arc,
     time::Instant,
@@ -57,33 +57,12 @@ pub struct Shell {
     dir: PathBuf,
     environment: Environment,
     spawner: Arc<dyn Spawner>,
-    stop: Option<Stop>,
     orphans: Option<Orphans>,
 }
 
 impl std::fmt::Debug for Shell {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Shell").field("dir", &self.dir).finish_non_exhaustive()
-    }
-}
-
-/// Ends the calls of a [`Shell`] from another thread.
-#[derive(Debug, Clone)]
-pub struct Stop(Arc<OwnedFd>);
-
-impl Stop {
-    /// One that has not been used.
-    ///
-    /// # Errors
-    /// No descriptors are left.
-    pub fn new() -> io::Result<Self> {
-        Ok(Self(Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)))
-    }
-
-    /// Kills everything that runs. Calls that are made later fail.
-    pub fn stop(&self) {
-        // It fails only if it was stopped more often than 2^64 times.
-        let _ = rustix::io::write(self.0.as_fd(), &1_u64.to_ne_bytes());
     }
 }
 
@@ -94,7 +73,7 @@ impl Shell {
         let environment = Environment::new(std::env::vars_os(), path);
         // One that is not there cannot be run in, which each call will report.
         let dir = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
-        Self { dir, environment, spawner, stop: None, orphans: None }
+        Self { dir, environment, spawner, orphans: None }
     }
 
     /// Gives the programs one more variable, and scripts `$NAME`.
@@ -114,13 +93,6 @@ impl Shell {
         Ok(self)
     }
 
-    /// Ends its calls when `stop` is used.
-    #[must_use]
-    pub fn stopped_by(mut self, stop: &Stop) -> Self {
-        self.stop = Some(stop.clone());
-        self
-    }
-
     fn arguments(&self, args: &Value) -> Result<Arguments, ToolError> {
         arguments::read(args).map_err(wrong)
     }
@@ -129,9 +101,13 @@ impl Shell {
         let arguments = self.arguments(args)?;
         let deadline = Instant::now() + arguments.timeout;
         let plan = admit::admit(&arguments, &self.dir, &self.environment, ctx, deadline).map_err(refused)?;
-        let cancelled = Stop::new().map_err(ToolError::failed(NAME))?;
-        let stop = cancelled.clone();
-        ctx.cancel().on_cancel(move || stop.stop());
+        let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(io::Error::from);
+        let stop = Arc::new(stop.map_err(ToolError::failed(NAME))?);
+        let cancelled = Arc::clone(&stop);
+        ctx.cancel().on_cancel(move || {
+            // It fails only if it was written to more often than 2^64 times.
+            let _ = rustix::io::write(cancelled.as_fd(), &1_u64.to_ne_bytes());
+        });
         ctx.begin();
         let _call = self.orphans.as_ref().map(Orphans::call);
         let context = RunContext {
@@ -139,7 +115,7 @@ impl Shell {
             grant: ctx.effective(),
             env: &self.environment.of_process(&plan.dir),
             deadline,
-            stops: [Some(&cancelled), self.stop.as_ref()].map(|stop| stop.map(|stop| stop.0.as_fd())),
+            stop: stop.as_fd(),
         };
         let outcome = self.result(&plan, &context)?;
         let enforcement = self.spawner.enforcement(ctx.effective());

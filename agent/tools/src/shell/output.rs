@@ -1,5 +1,6 @@
 //! A command's output, in bounded memory: its start, its end, and how much is missing between them.
 
+use ringfence_file_tools::output::{rest_of_character, whole_characters};
 use std::collections::VecDeque;
 
 /// Bytes that are kept of one stream; twice this is what one call shows.
@@ -57,8 +58,8 @@ impl Capture {
             return Captured { text, total, truncated: false, utf8 };
         }
         // Characters that the cut went through are missing as a whole.
-        let whole = head.len() - cut_at_end(&head);
-        let begun = tail.iter().take(3).take_while(|byte| (0x80..0xc0).contains(*byte)).count();
+        let whole = whole_characters(&head);
+        let begun = rest_of_character(&tail);
         let missing = missing + (head.len() - whole + begun) as u64;
         head.truncate(whole);
         tail.drain(..begun);
@@ -73,21 +74,6 @@ fn text(bytes: Vec<u8>) -> (String, bool) {
         Ok(text) => (text, true),
         Err(error) => (String::from_utf8_lossy(error.as_bytes()).into_owned(), false),
     }
-}
-
-/// Bytes at the end that begin a character and do not end it.
-fn cut_at_end(bytes: &[u8]) -> usize {
-    for (near, byte) in (1..=3).zip(bytes.iter().rev()) {
-        let length = match byte {
-            0x80..=0xbf => continue,
-            0xc2..=0xdf => 2,
-            0xe0..=0xef => 3,
-            0xf0..=0xf4 => 4,
-            _ => 1,
-        };
-        return if length > near { near } else { 0 };
-    }
-    0
 }
 
 #[cfg(test)]

@@ -48,7 +48,7 @@ pub(super) enum End {
     Exited(i32),
     /// It was killed when its time was over.
     TimedOut,
-    /// It was killed because the tool stops.
+    /// It was killed because the call was cancelled.
     Stopped,
 }
 
@@ -62,8 +62,8 @@ pub(super) struct RunContext<'a> {
     pub(super) env: &'a [(OsString, OsString)],
     /// When everything is killed.
     pub(super) deadline: Instant,
-    /// Readable, each, once everything is to be killed.
-    pub(super) stops: [Option<BorrowedFd<'a>>; 2],
+    /// Readable once everything is to be killed.
+    pub(super) stop: BorrowedFd<'a>,
 }
 
 /// Runs a plan. When it returns, no stage is left, and no process of their group.
@@ -241,13 +241,11 @@ impl<'a> Run<'a> {
 
     /// Waits until something happens, and reads the output.
     fn poll(&mut self, left: Duration, stoppable: bool) -> io::Result<Wakeup> {
-        let mut fds = Vec::with_capacity(4 + self.live.len());
+        let mut fds = Vec::with_capacity(3 + self.live.len());
         let wanted = |on: bool| if on { PollFlags::IN } else { PollFlags::empty() };
         fds.push(PollFd::new(&self.out.read, wanted(!self.out.ended)));
         fds.push(PollFd::new(&self.err.read, wanted(!self.err.ended)));
-        for stop in self.context.stops.map(|stop| stop.filter(|_| stoppable)) {
-            fds.push(PollFd::from_borrowed_fd(stop.unwrap_or(self.null.as_fd()), wanted(stop.is_some())));
-        }
+        fds.push(PollFd::from_borrowed_fd(self.context.stop, wanted(stoppable)));
         fds.extend(
             self.live.iter().map(|live| PollFd::from_borrowed_fd(live.running.pidfd(), PollFlags::IN)),
         );
@@ -264,8 +262,8 @@ impl<'a> Run<'a> {
         if happened[1] {
             self.err.read();
         }
-        let ended = happened[4..].iter().enumerate().filter_map(|(at, ended)| ended.then_some(at)).collect();
-        Ok(Wakeup { stop: happened[2] || happened[3], ended })
+        let ended = happened[3..].iter().enumerate().filter_map(|(at, ended)| ended.then_some(at)).collect();
+        Ok(Wakeup { stop: happened[2], ended })
     }
 
     /// Kills what is left: the whole group, and the stages themselves should one have left it.

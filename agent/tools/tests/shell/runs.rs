@@ -1,13 +1,17 @@
 //! What runs: statuses, streams, limits, and that nothing is left.
 
 use crate::support::Session;
-use ringfence_base::error::chain;
-use ringfence_grant::Grant;
+use ringfence_grant::{
+    Grant,
+    gate::{Cancel, ToolError},
+};
 use ringfence_test_support::{processes::lives, wait::wait_until};
-use ringfence_tools::shell::Stop;
 use serde_json::{Value, json};
 use std::{
-    fs, thread,
+    fs,
+    pin::pin,
+    task::{Context, Poll, Waker},
+    thread,
     time::{Duration, Instant},
 };
 
@@ -132,21 +136,20 @@ fn a_process_outside_of_the_group_that_holds_the_pipe_is_not_waited_for() {
 }
 
 #[test]
-fn a_stopped_shell_ends_what_runs_and_runs_no_more() {
-    let stop = Stop::new().unwrap();
-    let session = Session::with(|shell| shell.stopped_by(&stop));
+fn a_cancelled_call_ends_what_it_runs() {
+    let session = Session::new();
+    let cancel = Cancel::default();
     let pid = session.dir.join("pid");
     let script = json!({"script": "sh -c 'echo $$ > pid.new; mv pid.new pid; exec sleep 300'"});
+    let call = session.registry.authorize("shell", script, &Grant::top(), cancel.clone()).unwrap();
     thread::scope(|scope| {
-        let call = scope.spawn(|| session.call(&Grant::top(), script.clone()));
+        let call = scope.spawn(|| pin!(call.run()).poll(&mut Context::from_waker(Waker::noop())));
         wait_until("the command runs", || pid.exists());
-        stop.stop();
-        let error = call.join().unwrap().unwrap_err();
-        let reason = chain(&error);
-        assert!(reason.contains("it was stopped"), "{reason}");
+        cancel.cancel("nobody waits for it");
+        let ended = call.join().unwrap();
+        assert!(matches!(ended, Poll::Ready(Err(ToolError::Cancelled))), "{ended:?}");
     });
     gone(fs::read_to_string(&pid).unwrap().trim());
-    assert!(session.call(&Grant::top(), json!({"program": "sleep", "args": ["300"]})).is_err());
 }
 
 #[test]

@@ -3,10 +3,10 @@
 use super::*;
 use crate::agents::sockets::{self, Sockets, Wanted};
 use ringfence_base::paths::Paths;
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+use rustix::net::RecvFlags;
 use std::{
     fs,
-    io::{IoSliceMut, Write},
+    io::Write,
     net::{Ipv4Addr, TcpListener, TcpStream},
     os::unix::{
         fs::MetadataExt,
@@ -47,20 +47,13 @@ impl Manager {
     fn names(&mut self) -> Vec<String> {
         loop {
             let mut bytes = [0; 512];
-            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
-            let mut beside = RecvAncillaryBuffer::new(&mut space);
-            let mut parts = [IoSliceMut::new(&mut bytes)];
-            let Ok(got) = recvmsg(&self.socket, &mut parts, &mut beside, RecvFlags::CMSG_CLOEXEC) else {
+            let Ok(mut got) = rights::receive(&self.socket, &mut bytes, RecvFlags::empty()) else {
                 return self.stored.keys().cloned().collect();
             };
             let text = String::from_utf8(bytes[..got.bytes].to_vec()).unwrap();
             let (what, name) = text.split_once("\nFDNAME=").unwrap();
             let name = name.strip_suffix('\n').unwrap().to_owned();
-            let fds = beside.drain().flat_map(|part| match part {
-                RecvAncillaryMessage::ScmRights(fds) => fds.collect::<Vec<_>>(),
-                _ => Vec::new(),
-            });
-            match (what, fds.collect::<Vec<_>>().pop()) {
+            match (what, got.descriptors.pop()) {
                 ("FDSTORE=1", Some(fd)) => drop(self.stored.insert(name, fd)),
                 ("FDSTOREREMOVE=1", None) => drop(self.stored.remove(&name)),
                 other => panic!("{other:?}"),

@@ -1,6 +1,7 @@
 //! Tools that the provider runs itself, in a request: none may use another model than the profile's. Pure.
 
 use super::folded;
+use crate::http::strict_json::visit_leaves;
 use serde::{
     Deserialize, Deserializer,
     de::{Error, MapAccess, SeqAccess, Visitor},
@@ -71,24 +72,9 @@ impl<'de> Deserialize<'de> for HasModel {
                 Ok(false)
             }
 
-            fn visit_bool<E: Error>(self, _: bool) -> Result<bool, E> {
-                Ok(false)
-            }
-
-            fn visit_i64<E: Error>(self, _: i64) -> Result<bool, E> {
-                Ok(false)
-            }
-
-            fn visit_u64<E: Error>(self, _: u64) -> Result<bool, E> {
-                Ok(false)
-            }
-
-            fn visit_f64<E: Error>(self, _: f64) -> Result<bool, E> {
-                Ok(false)
-            }
-
-            fn visit_str<E: Error>(self, _: &str) -> Result<bool, E> {
-                Ok(false)
+            visit_leaves! {
+                visit_bool(bool) visit_i64(i64) visit_u64(u64) visit_f64(f64) visit_str(&str);
+                _leaf => false
             }
 
             fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<bool, A::Error> {

@@ -51,7 +51,7 @@ impl Lab {
     async fn new() -> Self {
         let counters = Arc::new(Counters::default());
         let (orders, ordered) = mpsc::channel(16);
-        let status = watch::Sender::new(AgentCounts::default());
+        let status = watch::Sender::new(WorkerCounts::default());
         let redactor = Arc::new(Redactor::new([]));
         let mut actor = AgentActor::new(
             Arc::new(config()),

@@ -1,0 +1,65 @@
+//! Bytes over a unix socket with descriptors beside them (`SCM_RIGHTS`).
+
+use rustix::{
+    io,
+    net::{
+        RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+        SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+    },
+};
+use std::{
+    io::{IoSlice, IoSliceMut},
+    mem::MaybeUninit,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+};
+
+/// Most descriptors that are sent, and that are received, at once.
+pub const MOST: usize = 4;
+
+/// Bytes of control data that hold so many.
+const SPACE: usize = rustix::cmsg_space!(ScmRights(MOST));
+
+/// What was received; how many bytes of it.
+#[derive(Debug)]
+pub struct Received {
+    /// Bytes.
+    pub bytes: usize,
+    /// The descriptors beside them, close-on-exec. The kernel closed those that were too many.
+    pub descriptors: Vec<OwnedFd>,
+    /// What was cut off.
+    pub flags: ReturnFlags,
+}
+
+/// Sends bytes, and descriptors beside the first of them. No SIGPIPE comes of it. How many bytes went.
+///
+/// # Errors
+/// As sendmsg(2); `INVAL`: more than [`MOST`] descriptors, and nothing was sent.
+pub fn send(
+    socket: impl AsFd,
+    bytes: &[IoSlice<'_>],
+    descriptors: &[BorrowedFd<'_>],
+    flags: SendFlags,
+) -> io::Result<usize> {
+    let mut space = [MaybeUninit::uninit(); SPACE];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
+        return Err(io::Errno::INVAL);
+    }
+    sendmsg(socket, bytes, &mut control, flags | SendFlags::NOSIGNAL)
+}
+
+/// Receives bytes, and the descriptors beside them.
+///
+/// # Errors
+/// As recvmsg(2).
+pub fn receive(socket: impl AsFd, into: &mut [u8], flags: RecvFlags) -> io::Result<Received> {
+    let mut space = [MaybeUninit::uninit(); SPACE];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut into = [IoSliceMut::new(into)];
+    let message = recvmsg(socket, &mut into, &mut control, flags | RecvFlags::CMSG_CLOEXEC)?;
+    let rights = control.drain().filter_map(|part| match part {
+        RecvAncillaryMessage::ScmRights(rights) => Some(rights),
+        _ => None,
+    });
+    Ok(Received { bytes: message.bytes, descriptors: rights.flatten().collect(), flags: message.flags })
+}
