@@ -8,7 +8,7 @@ import subprocess
 import time
 
 from attack import AT_FDCWD, LIBC, NR, b, put, raw, read
-from case import DOCKER, FULL, Family
+from case import DOCKER, FULL, Family, profile_text
 from files_read import receive
 from services import FDS
 
@@ -44,21 +44,8 @@ def text(capabilities):
     """A profile that grants what the attacks need and these capabilities."""
 
     def profile(_places, here):
-        return f"""
-description = "vm test: capabilities"
-[grant]
-fs_read = {{ only = ["{here}", "/run/rf-cases", "{BASE}", "/proc"] }}
-fs_write = {{ only = ["{BASE}", "/proc/self"] }}
-exec = {{ only = ["/usr/bin"] }}
-net = {{ only = ["unix:{FDS}"] }}
-max_calls = "unlimited"
-valid_for_generation = "all"
-[kernel]
-capabilities = {capabilities}
-seccomp = "off"
-landlock = "off"
-audit = "denied"
-"""
+        return profile_text("vm test: capabilities", [here, "/run/rf-cases", BASE, "/proc"], [BASE, "/proc/self"], net=[f"unix:{FDS}"],
+                            kernel=f'capabilities = {capabilities}\naudit = "denied"')
 
     return profile
 

@@ -8,7 +8,7 @@ import shutil
 import threading
 
 from attack import AT_EMPTY_PATH, LIBC, O_PATH, O_TMPFILE, execveat, memfd, place_program, raw, read, spawn, tiny_program
-from case import DOCKER, FULL, NOBODY, REFUSED, Family, Refused
+from case import DOCKER, FULL, NOBODY, REFUSED, Family, Refused, profile_text
 
 BASE = "/srv/rf/exec"
 
@@ -42,22 +42,9 @@ def prepare():
 
 def profile(_places, here):
     """The profile's text."""
-    return f"""
-description = "vm test: exec"
-[grant]
-fs_read = {{ only = ["{here}", "/run/rf-cases", "{BASE}"] }}
-fs_write = {{ only = ["{BASE}/allow", "{BASE}/scratch"] }}
-exec = {{ only = ["{BASE}/allow", "/usr/bin/python3", "/usr/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2", "/usr/bin/dash"] }}
-net = {{ only = [] }}
-max_calls = "unlimited"
-valid_for_generation = "all"
-[deny]
-exec = ["{BASE}/allow/sealed", "**/.rf-sealed"]
-[kernel]
-seccomp = "off"
-landlock = "off"
-audit = "denied"
-"""
+    return profile_text("vm test: exec", [here, "/run/rf-cases", BASE], [f"{BASE}/allow", f"{BASE}/scratch"],
+                        [f"{BASE}/allow", "/usr/bin/python3", "/usr/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2", "/usr/bin/dash"],
+                        deny={"exec": [f"{BASE}/allow/sealed", "**/.rf-sealed"]})
 
 
 EXEC = Family("exec", profile, kinds=("deny", "sealed", "named"), locate=locate, setup=setup, prepare=prepare,

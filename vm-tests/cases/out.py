@@ -9,7 +9,7 @@ import struct
 import time
 
 from attack import LIBC, raw, read, spawn
-from case import DOCKER, FULL, NOBODY, Family, Refused
+from case import DOCKER, FULL, NOBODY, Family, Refused, profile_text
 
 BASE = "/srv/rf/out"
 VICTIMS = {}
@@ -82,20 +82,8 @@ def whom(p):
 
 def profile(_places, here):
     """The profile's text."""
-    return f"""
-description = "vm test: out"
-[grant]
-fs_read = {{ only = ["{here}", "/run/rf-cases", "{BASE}/allow", "/proc", "/sys"] }}
-fs_write = {{ only = ["{BASE}/allow", "/proc/self", "/sys/fs/cgroup"] }}
-exec = {{ only = ["/usr/bin"] }}
-net = {{ only = [] }}
-max_calls = "unlimited"
-valid_for_generation = "all"
-[kernel]
-seccomp = "off"
-landlock = "off"
-audit = "denied"
-"""
+    return profile_text("vm test: out", [here, "/run/rf-cases", f"{BASE}/allow", "/proc", "/sys"],
+                        [f"{BASE}/allow", "/proc/self", "/sys/fs/cgroup"])
 
 
 OUT = Family("out", profile, locate=locate, setup=setup, finish=finish, events=lambda p: [("open", p.target)])
