@@ -5,9 +5,8 @@ import errno
 import mmap
 import os
 import shutil
-import threading
 
-from attack import AT_EMPTY_PATH, LIBC, O_PATH, O_TMPFILE, execveat, memfd, place_program, raw, read, spawn, tiny_program
+from attack import AT_EMPTY_PATH, LIBC, O_PATH, O_TMPFILE, execveat, in_thread, memfd, place_program, raw, read, spawn, tiny_program
 from case import DOCKER, FULL, NOBODY, REFUSED, Family, Refused, profile_text
 
 BASE = "/srv/rf/exec"
@@ -363,18 +362,7 @@ def thread_exec(p):
     """execve from a thread that is not the leader"""
 
     def action():
-        failed = []
-
-        def work():
-            try:
-                os.execv(p.target, ["x"])
-            except OSError as error:
-                failed.append(error)
-
-        one = threading.Thread(target=work)
-        one.start()
-        one.join()
-        raise failed[0]
+        in_thread(lambda: os.execv(p.target, ["x"]))
 
     return spawn(action)
 
