@@ -140,6 +140,14 @@ class Worker:
             self.process.kill()
 
 
+def governed(name):
+    """A scene's targets, and a worker to which they are allowed and forbidden."""
+    allowed, forbidden = targets(name)
+    worker = Worker(profile(f"rf-{name}"))
+    worker.check(allowed, forbidden, "before")
+    return allowed, forbidden, worker
+
+
 def role_pids(role):
     """Pids of `ringfence ROLE`. Not of a child on its way from fork to exec, which bears its parent's name until then."""
     found = []
