@@ -6,7 +6,7 @@ import subprocess
 
 from case import DOCKER, FULL, NOBODY, profile_text, scene
 from harness import HERE, PYTHON
-from system import BASE, BECOME, Worker, denied, kill_role, reload, ringfence, said, start_daemon, wait_event, wait_for
+from system import BASE, BECOME, Worker, denied, kill_role, put, reload, ringfence, said, start_daemon, wait_event, wait_for
 
 ACTS = """
 import os, sys
@@ -59,13 +59,6 @@ def grant(paths, write=None, extra=(), head="", who=DOCKER):
     """A profile's text, which leaves root the capabilities of `who`."""
     return profile_text("vm test scene", [HERE, *paths, *extra], paths if write is None else write, ["/usr/bin", HERE],
                         kernel=f'capabilities = ["{"all" if who == FULL else "default"}"]', head=head)
-
-
-def put(path, text):
-    """Writes a file as an editor does: another one in its place."""
-    with open(f"{path}.new", "w") as file:
-        file.write(text)
-    os.rename(f"{path}.new", path)
 
 
 REFUSED = ("errno 13", "errno 1", "errno 18")

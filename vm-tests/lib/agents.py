@@ -17,7 +17,7 @@ import traceback
 import case
 from harness import HERE
 import system
-from system import BASE, reload, ringfence, said
+from system import BASE, put, reload, ringfence, said
 
 SYSTEM = "/etc/ringfence/profiles"
 RUNTIME = f"{HERE}/bin/ringfence-runtime"
@@ -176,9 +176,7 @@ base_url = "http://127.0.0.1:{provider.port}"
         text = case.profile_text("an agent of a scene", [box, HERE, "/proc", *programs], [box], ["/usr/bin", HERE, *programs],
                                  [f"unix:{path}" for path in (sock(name), *reach)], kernel=f'audit = "all"\n{kernel}', head=text)
     path = f"{SYSTEM}/{name}.toml"
-    with open(path + ".new", "w") as file:
-        file.write(text)
-    os.rename(path + ".new", path)
+    put(path, text)
     reload()
     wait_for(lambda: (known(name) or {}).get("state") == "running", f"the worker of {name}", about=lambda: known(name))
     return path, box

@@ -43,6 +43,13 @@ def targets(name):
 BECOME = {DOCKER: [], FULL: [], NOBODY: ["setpriv", "--reuid=65534", "--regid=65534", "--groups=ringfence"]}
 
 
+def put(path, text):
+    """Writes a file as an editor does: another one in its place."""
+    with open(f"{path}.new", "w") as file:
+        file.write(text)
+    os.rename(f"{path}.new", path)
+
+
 def profile(name, read=(), deny_read=(), mode="enforce", audit="denied", write=(), where=PROFILES, who=DOCKER):
     """Writes a profile, which leaves root the capabilities of `who`; what `who` calls it: its path or, who is not root, its name."""
     where = "/etc/ringfence/profiles" if who == NOBODY else where
@@ -51,9 +58,7 @@ def profile(name, read=(), deny_read=(), mode="enforce", audit="denied", write=(
                         head=f'mode = "{mode}"')
     os.makedirs(where, exist_ok=True)
     path = f"{where}/{name}.toml"
-    with open(path + ".new", "w") as file:
-        file.write(text)
-    os.rename(path + ".new", path)
+    put(path, text)
     return name if who == NOBODY else path
 
 
