@@ -47,9 +47,14 @@ async function open(address = home.link, options = {}) {
 const row = (page, tool) => page.locator("#calls tr").filter({ has: page.getByText(tool, { exact: true }) });
 const live = (page) => page.locator('#link[data-state="live"]').waitFor();
 
-test("the token leaves the address, and a page without one tells what to do", async () => {
-  const page = await open();
+async function openLive(...how) {
+  const page = await open(...how);
   await live(page);
+  return page;
+}
+
+test("the token leaves the address, and a page without one tells what to do", async () => {
+  const page = await openLive();
   assert.equal(page.url(), `http://127.0.0.1:${home.port}/`);
   await page.getByText("No tool call yet").waitFor();
   const stranger = await open(`http://127.0.0.1:${home.port}/`);
@@ -59,8 +64,7 @@ test("the token leaves the address, and a page without one tells what to do", as
 });
 
 test("a call appears while one looks, and its answer after it", async () => {
-  const page = await open();
-  await live(page);
+  const page = await openLive();
   const files = await client("files");
   await files.call("read_file", { path: "/etc/hosts" });
   await row(page, "read_file").getByText("passed").waitFor();
@@ -72,8 +76,7 @@ test("a call appears while one looks, and its answer after it", async () => {
 });
 
 test("approve lets the call go on", async () => {
-  const page = await open();
-  await live(page);
+  const page = await openLive();
   // A click that was meant for what was there before: a button that has just appeared takes none.
   await page.evaluate(() => {
     new MutationObserver(() => {
@@ -105,8 +108,7 @@ test("approve lets the call go on", async () => {
 });
 
 test("deny answers the client with the reason", async () => {
-  const page = await open();
-  await live(page);
+  const page = await openLive();
   const files = await client("files");
   const answer = files.call("delete_file", { path: "/tmp/x" });
   const deny = page.locator(".card").getByRole("button", { name: "Deny" });
@@ -120,8 +122,7 @@ test("deny answers the client with the reason", async () => {
 });
 
 test("a call that is decided elsewhere, or by the clock, takes its buttons away", async () => {
-  const page = await open();
-  await live(page);
+  const page = await openLive();
   // A busy machine may show the buttons when the time is over: then it gets more.
   const approve = page.getByRole("button", { name: "Approve" });
   let tool;
@@ -141,8 +142,7 @@ test("a call that is decided elsewhere, or by the clock, takes its buttons away"
 });
 
 test("hostile names and results are text", async () => {
-  const page = await open();
-  await live(page);
+  const page = await openLive();
   const hostile = "<img src=x onerror=\"document.title='owned'\">";
   const files = await client("<b>files</b>");
   await files.call(hostile, { "<i>key</i>": "<script>document.title='owned'</script>", answer: `${hostile} \u001b[31mred\u0007` });
@@ -166,8 +166,7 @@ test("hostile names and results are text", async () => {
 });
 
 test("a number is shown as it was written", async () => {
-  const page = await open();
-  await live(page);
+  const page = await openLive();
   const files = await client("files");
   // 2^53 + 1, which a careless page shows as 2^53.
   const answer = files.raw("delete_row", '{"id": 9007199254740993}');
@@ -184,8 +183,7 @@ test("filters are in the address, survive a reload, and the back button undoes t
   await files.call("read_file", {});
   await files.call("create_file", { password: "x" });
   await notes.call("read_note", {});
-  const page = await open();
-  await live(page);
+  const page = await openLive();
   await row(page, "read_note").waitFor();
   await page.locator("#filter-server").selectOption("files");
   await row(page, "read_note").waitFor({ state: "detached" });
@@ -219,8 +217,7 @@ test("filters are in the address, survive a reload, and the back button undoes t
 test("the keyboard does everything", async () => {
   const files = await client("files");
   for (const name of ["read_a", "read_b", "read_c"]) await files.call(name, {});
-  const page = await open();
-  await live(page);
+  const page = await openLive();
   for (const name of ["read_a", "read_b", "read_c"]) await row(page, name).waitFor();
   await page.keyboard.press("j");
   await page.keyboard.press("j");
@@ -265,8 +262,7 @@ test("the keyboard does everything", async () => {
 test("new calls move no button under the pointer and take no focus", async () => {
   const files = await client("files");
   const first = files.call("delete_a", {});
-  const page = await open();
-  await live(page);
+  const page = await openLive();
   const approve = page.locator(".card").first().getByRole("button", { name: "Approve" });
   await approve.waitFor();
   await sleep(700);
@@ -325,8 +321,7 @@ test("a call's detail, an intent's chain, sessions", async () => {
 });
 
 test("every view is in the navigation and the help, and its digit leads there", async () => {
-  const page = await open();
-  await live(page);
+  const page = await openLive();
   const names = await page.locator("nav a").evaluateAll((links) => links.map((link) => link.dataset.view));
   assert.ok(names.length > 1 && names[0] === "calls", String(names));
   assert.equal(await page.locator("#help-views").textContent(), names.join(", "));
@@ -343,8 +338,7 @@ test("what a server says on standard error is shown as text, as it comes", async
   await (await client("quiet")).call("read_a", {});
   const hostile = "<img src=x onerror=\"document.title='owned'\"> \u001b[31mred\u001b[0m \u202egnp.exe\u2066 \u200bhidden";
   await noisy.call("read_a", { stderr: `${hostile}\nkey sk-0123456789abcdefghij\n` });
-  const page = await open(`http://127.0.0.1:${home.port}/?view=sessions#token=${home.token}`);
-  await live(page);
+  const page = await openLive(`http://127.0.0.1:${home.port}/?view=sessions#token=${home.token}`);
   const lines = page.locator("#sessions tbody tr");
   assert.equal(await lines.filter({ hasText: "quiet" }).locator("a.stderr").count(), 0);
   const link = lines.filter({ hasText: "noisy" }).locator("a.stderr");
@@ -379,8 +373,7 @@ test("what a server says on standard error is shown as text, as it comes", async
 test("a rule added here binds the next call", async () => {
   const files = await client("files");
   assert.equal((await files.call("read_diary", {})).result.isError, undefined, "the control");
-  const page = await open();
-  await live(page);
+  const page = await openLive();
   await page.getByRole("link", { name: "Rules" }).click();
   await page.getByText("pause_deletes").waitFor();
   await page.getByLabel("Name").fill("no_diaries");
@@ -428,8 +421,7 @@ test("a change of the rule file that loosens something waits until it is confirm
   write("block");
   const files = await client("files", ["--rules", rules]);
   assert.equal((await files.call("read_diary")).result.isError, true, "the control");
-  const page = await open(`http://127.0.0.1:${home.port}/?view=rules#token=${home.token}`);
-  await live(page);
+  const page = await openLive(`http://127.0.0.1:${home.port}/?view=rules#token=${home.token}`);
   assert.equal(await page.locator(".card.pending").count(), 0);
   write("flag");
   const card = page.locator(".card.pending");
@@ -445,8 +437,7 @@ test("calls of a container are filtered, and show what the kernel saw", async ()
   await files.call("read_outside", {});
   const [call] = home.contained("jailed", "0123456789ab", ["read_inside"]);
   assert.equal(call.tool_name, "read_inside");
-  const page = await open();
-  await live(page);
+  const page = await openLive();
   await row(page, "read_outside").waitFor();
   await page.locator("#filter-container").selectOption("0123456789ab");
   await row(page, "read_outside").waitFor({ state: "detached" });
@@ -498,8 +489,7 @@ test("a phone's width needs no sideways scrolling, and its buttons are big", asy
   const files = await client("filesystem");
   await files.call("read_a_file_with_a_rather_long_name_that_does_not_fit", { path: "/home/someone/a/long/path/to/some/file.txt" });
   const held = files.call("delete_file", { path: "/tmp/x" });
-  const page = await open(home.link, { viewport: { width: 360, height: 740 }, hasTouch: true, isMobile: true });
-  await live(page);
+  const page = await openLive(home.link, { viewport: { width: 360, height: 740 }, hasTouch: true, isMobile: true });
   const approve = page.locator(".card").getByRole("button", { name: "Approve" });
   await approve.waitFor();
   const fits = async (where) =>

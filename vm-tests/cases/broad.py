@@ -6,7 +6,7 @@ import socket
 import subprocess
 
 from attack import put, read
-from case import DOCKER, FULL, Family
+from case import DOCKER, FULL, Family, profile_text
 
 BASE = "/srv/rf/broad"
 SOCKETS = {}
@@ -56,20 +56,7 @@ def finish():
 
 def profile(_places, _here):
     """The profile's text."""
-    return """
-description = "vm test: broad"
-[grant]
-fs_read = "all"
-fs_write = "all"
-exec = "all"
-net = "all"
-max_calls = "unlimited"
-valid_for_generation = "all"
-[kernel]
-seccomp = "off"
-landlock = "off"
-audit = "denied"
-"""
+    return profile_text("vm test: broad", "all", "all", "all", "all")
 
 
 BROAD = Family("broad", profile, locate=locate, setup=setup, prepare=prepare, finish=finish, who=(FULL, DOCKER))

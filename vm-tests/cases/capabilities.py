@@ -7,8 +7,8 @@ import struct
 import subprocess
 import time
 
-from attack import AT_FDCWD, LIBC, NR, b, put, raw, read
-from case import DOCKER, FULL, Family
+from attack import AT_FDCWD, LIBC, NR, b, in_thread, int80, put, raw, read
+from case import DOCKER, FULL, Family, profile_text
 from files_read import receive
 from services import FDS
 
@@ -44,21 +44,8 @@ def text(capabilities):
     """A profile that grants what the attacks need and these capabilities."""
 
     def profile(_places, here):
-        return f"""
-description = "vm test: capabilities"
-[grant]
-fs_read = {{ only = ["{here}", "/run/rf-cases", "{BASE}", "/proc"] }}
-fs_write = {{ only = ["{BASE}", "/proc/self"] }}
-exec = {{ only = ["/usr/bin"] }}
-net = {{ only = ["unix:{FDS}"] }}
-max_calls = "unlimited"
-valid_for_generation = "all"
-[kernel]
-capabilities = {capabilities}
-seccomp = "off"
-landlock = "off"
-audit = "denied"
-"""
+        return profile_text("vm test: capabilities", [here, "/run/rf-cases", BASE, "/proc"], [BASE, "/proc/self"], net=[f"unix:{FDS}"],
+                            kernel=f'capabilities = {capabilities}\naudit = "denied"')
 
     return profile
 
@@ -357,49 +344,21 @@ def kernel_log(_p):
 @call("thread", setup=mounted)
 def thread(p):
     """mount_setattr by a thread that is not the first"""
-    import threading
-
-    outcome = []
-
-    def work():
-        try:
-            raw("mount_setattr", AT_FDCWD, b(p.mount), 0, struct.pack("<QQQQ", 0, 1, 0, 0), 32)
-            outcome.append(None)
-        except OSError as error:
-            outcome.append(error)
-
-    one = threading.Thread(target=work)
-    one.start()
-    one.join()
-    if outcome[0]:
-        raise outcome[0]
+    in_thread(lambda: raw("mount_setattr", AT_FDCWD, b(p.mount), 0, struct.pack("<QQQQ", 0, 1, 0, 0), 32))
     return written(p)
 
 
 @call("i386", hook="all")
 def i386(_p):
     """iopl by int 0x80: the number of another table"""
-    length = 4096
-    LIBC.mmap.restype = ctypes.c_void_p
-    low = LIBC.mmap(None, ctypes.c_size_t(length), 7, 0x62, -1, 0)  # MAP_PRIVATE | MAP_ANONYMOUS | MAP_32BIT
-    code = b"\x53\xb8\x6e\x00\x00\x00\xbb\x03\x00\x00\x00\xcd\x80\x48\x98\x5b\xc3"  # push rbx; eax = 110; ebx = 3; int 0x80; cdqe; pop; ret
-    ctypes.memmove(low, code, len(code))
-    result = ctypes.CFUNCTYPE(ctypes.c_long)(low)()
-    if result < 0:
-        raise OSError(-result, f"int 0x80: {os.strerror(-result)}")
+    int80(110, 3)
     return "done"
 
 
 @CALLS.case("i386-numbers", who=(FULL,), kinds=(), native=False, events=lambda p: [])
 def i386_numbers(p):
     """not an evasion: a number that is refused in one table is not refused in the other (212 is chown32 on i386)"""
-    LIBC.mmap.restype = ctypes.c_void_p
-    low = LIBC.mmap(None, ctypes.c_size_t(4096), 7, 0x62, -1, 0)
-    code = b"\x53\xb8\xd4\x00\x00\x00\xbb" + struct.pack("<I", low + 256)  # push rbx; eax = 212; ebx = path
-    code += b"\xb9\xfe\xff\x00\x00\xba\xfe\xff\x00\x00\xcd\x80\x48\x98\x5b\xc3"  # ecx = edx = 65534; int 0x80; cdqe; pop rbx; ret
-    ctypes.memmove(low, code, len(code))
-    ctypes.memmove(low + 256, b(p.target) + b"\0", len(b(p.target)) + 1)
-    result = ctypes.CFUNCTYPE(ctypes.c_long)(low)()
+    result = int80(212, b(p.target), 65534, 65534)
     assert result == 0 and os.stat(p.target).st_uid == 65534, result
     return "done"
 

@@ -5,10 +5,9 @@ import errno
 import mmap
 import os
 import shutil
-import threading
 
-from attack import AT_EMPTY_PATH, LIBC, O_PATH, O_TMPFILE, execveat, memfd, place_program, raw, read, spawn, tiny_program
-from case import DOCKER, FULL, NOBODY, REFUSED, Family, Refused
+from attack import AT_EMPTY_PATH, LIBC, O_PATH, O_TMPFILE, execveat, in_thread, memfd, place_program, raw, read, spawn, tiny_program
+from case import DOCKER, FULL, NOBODY, REFUSED, Family, Refused, profile_text
 
 BASE = "/srv/rf/exec"
 
@@ -42,22 +41,9 @@ def prepare():
 
 def profile(_places, here):
     """The profile's text."""
-    return f"""
-description = "vm test: exec"
-[grant]
-fs_read = {{ only = ["{here}", "/run/rf-cases", "{BASE}"] }}
-fs_write = {{ only = ["{BASE}/allow", "{BASE}/scratch"] }}
-exec = {{ only = ["{BASE}/allow", "/usr/bin/python3", "/usr/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2", "/usr/bin/dash"] }}
-net = {{ only = [] }}
-max_calls = "unlimited"
-valid_for_generation = "all"
-[deny]
-exec = ["{BASE}/allow/sealed", "**/.rf-sealed"]
-[kernel]
-seccomp = "off"
-landlock = "off"
-audit = "denied"
-"""
+    return profile_text("vm test: exec", [here, "/run/rf-cases", BASE], [f"{BASE}/allow", f"{BASE}/scratch"],
+                        [f"{BASE}/allow", "/usr/bin/python3", "/usr/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2", "/usr/bin/dash"],
+                        deny={"exec": [f"{BASE}/allow/sealed", "**/.rf-sealed"]})
 
 
 EXEC = Family("exec", profile, kinds=("deny", "sealed", "named"), locate=locate, setup=setup, prepare=prepare,
@@ -376,18 +362,7 @@ def thread_exec(p):
     """execve from a thread that is not the leader"""
 
     def action():
-        failed = []
-
-        def work():
-            try:
-                os.execv(p.target, ["x"])
-            except OSError as error:
-                failed.append(error)
-
-        one = threading.Thread(target=work)
-        one.start()
-        one.join()
-        raise failed[0]
+        in_thread(lambda: os.execv(p.target, ["x"]))
 
     return spawn(action)
 

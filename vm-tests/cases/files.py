@@ -4,7 +4,7 @@ import os
 import shutil
 
 from attack import put
-from case import Family
+from case import USUAL, Family, profile_text
 
 BASE = "/srv/rf/files"
 # Forbidden in four ways: not granted, denied by path, denied by name, granted for reading only.
@@ -53,25 +53,9 @@ def prepare():
 
 def profile(places, here):
     """The profile's text."""
-    denied = [p.dir for p in places if p.kind in ("pinned", "later")]
-    deny = ", ".join(f'"{entry}"' for entry in [f"{BASE}/allow/sealed", "**/.rf-sealed", *denied])
-    return f"""
-description = "vm test: files"
-[grant]
-fs_read = {{ only = ["{here}", "/run/rf-cases", "{BASE}/allow", "{BASE}/ro", "/usr", "/etc", "/proc", "/bin", "/lib", "/lib64"] }}
-fs_write = {{ only = ["{BASE}/allow"] }}
-exec = {{ only = ["/usr/bin"] }}
-net = {{ only = ["unix:/srv/rf/fds.sock"] }}
-max_calls = "unlimited"
-valid_for_generation = "all"
-[deny]
-fs_read = [{deny}]
-fs_write = [{deny}]
-[kernel]
-seccomp = "off"
-landlock = "off"
-audit = "denied"
-"""
+    deny = [f"{BASE}/allow/sealed", "**/.rf-sealed", *(p.dir for p in places if p.kind in ("pinned", "later"))]
+    return profile_text("vm test: files", [here, "/run/rf-cases", f"{BASE}/allow", f"{BASE}/ro", *USUAL], [f"{BASE}/allow"],
+                        net=["unix:/srv/rf/fds.sock"], deny={"fs_read": deny, "fs_write": deny})
 
 
 FILES = Family("files", profile, kinds=HIDDEN, locate=locate, setup=setup, prepare=prepare,

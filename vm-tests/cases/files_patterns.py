@@ -5,7 +5,7 @@ import os
 import shutil
 
 from attack import place_program, put, read, spawn
-from case import DOCKER, FULL, NOBODY, Family
+from case import DOCKER, FULL, NOBODY, USUAL, Family, profile_text
 
 BASE = "/srv/rf/patterns"
 # Longer than what a dentry holds of a name.
@@ -40,24 +40,9 @@ def prepare():
 
 def profile(_places, here):
     """The profile's text."""
-    deny = '"**/.rf-env.*", "**/*.rf-pem", "**/~*"'
-    return f"""
-description = "vm test: patterns"
-[grant]
-fs_read = {{ only = ["{here}", "/run/rf-cases", "{BASE}", "/usr", "/etc", "/proc", "/bin", "/lib", "/lib64", "**/public.rf-pem"] }}
-fs_write = {{ only = ["{BASE}"] }}
-exec = {{ only = ["/usr/bin", "{BASE}"] }}
-net = {{ only = [] }}
-max_calls = "unlimited"
-valid_for_generation = "all"
-[deny]
-fs_read = [{deny}]
-exec = [{deny}]
-[kernel]
-seccomp = "off"
-landlock = "off"
-audit = "denied"
-"""
+    deny = ["**/.rf-env.*", "**/*.rf-pem", "**/~*"]
+    return profile_text("vm test: patterns", [here, "/run/rf-cases", BASE, *USUAL, "**/public.rf-pem"], [BASE], ["/usr/bin", BASE],
+                        deny={"fs_read": deny, "exec": deny})
 
 
 PATTERNS = Family("patterns", profile, kinds=HIDDEN, locate=locate, setup=setup, prepare=prepare,

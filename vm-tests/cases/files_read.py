@@ -8,7 +8,7 @@ import struct
 import time
 
 import uring
-from attack import AT_FDCWD, O_PATH, LIBC, b, raw, read, spawn, take
+from attack import AT_FDCWD, O_PATH, b, in_child, in_thread, int80, raw, read, spawn, take
 from case import FULL, DOCKER, NOBODY, Refused
 from files import FILES, fresh
 
@@ -163,44 +163,25 @@ def mmap_read(p):
 @FILES.case("child-after-daemonizing")
 def daemonize(p):
     """double fork and setsid: a child of a child"""
-    out, back = os.pipe()
-    if os.fork() == 0:
+
+    def fork():
+        if child := os.fork():
+            return child
         os.setsid()
         parent = os.getpid()
-        if os.fork() == 0:
-            while os.getppid() == parent:  # until it is gone and init has taken over
-                time.sleep(0.01)
-            try:
-                os.write(back, read(p.target).encode())
-            except OSError as error:
-                os.write(back, f"errno {error.errno}".encode())
-        os._exit(0)
-    os.close(back)
-    text = os.read(out, 4000).decode()
-    if text.startswith("errno "):
-        raise OSError(int(text[6:]), "in the daemon")
-    return text
+        if os.fork():
+            os._exit(0)
+        while os.getppid() == parent:  # until it is gone and init has taken over
+            time.sleep(0.01)
+        return 0
+
+    return in_child(lambda: read(p.target), fork)
 
 
 @FILES.case("thread")
 def thread(p):
     """another thread of the process"""
-    import threading
-
-    got = []
-
-    def work():
-        try:
-            got.append(read(p.target))
-        except OSError as error:
-            got.append(error)
-
-    one = threading.Thread(target=work)
-    one.start()
-    one.join()
-    if isinstance(got[0], OSError):
-        raise got[0]
-    return got[0]
+    return in_thread(lambda: read(p.target))
 
 
 @FILES.case("after-exec", errno=None)
@@ -345,18 +326,4 @@ def posix_spawn(p):
 @FILES.case("i386-open")
 def i386_open(p):
     """open by int 0x80: the 32-bit system call table"""
-    import mmap
-
-    length = 4096
-    LIBC.mmap.restype = ctypes.c_void_p
-    low = LIBC.mmap(None, ctypes.c_size_t(length), 7, 0x62, -1, 0)  # MAP_PRIVATE | MAP_ANONYMOUS | MAP_32BIT
-    assert low and low < 2**32, hex(low or 0)
-    path = os.fsencode(p.target) + b"\0"
-    code = b"\x53\xb8\x05\x00\x00\x00\xbb" + struct.pack("<I", low + 256)  # push rbx; mov eax, 5 (open); mov ebx, path
-    code += b"\x31\xc9\x31\xd2\xcd\x80\x48\x98\x5b\xc3"  # xor ecx, ecx; xor edx, edx; int 0x80; cdqe; pop rbx; ret
-    ctypes.memmove(low, code, len(code))
-    ctypes.memmove(low + 256, path, len(path))
-    result = ctypes.CFUNCTYPE(ctypes.c_long)(low)()
-    if result < 0:
-        raise OSError(-result, f"int 0x80: {os.strerror(-result)}")
-    return take(result)
+    return take(int80(5, b(p.target), os.O_RDONLY, 0))  # open

@@ -6,7 +6,7 @@ import shutil
 import subprocess
 
 from attack import place_program, put, read, spawn
-from case import DOCKER, FULL, NOBODY, Family
+from case import DOCKER, FULL, NOBODY, USUAL, Family, profile_text
 
 IMAGE = "/srv/rf/folding.img"
 MOUNT = "/srv/rf/folding"
@@ -64,26 +64,9 @@ def finish():
 
 def profile(places, here):
     """The profile's text: everything there is granted, but for what lies in `closed` under a denied name."""
-    denied = [p.dir for p in places if p.kind == "sealed"]
-    deny = ", ".join(f'"{entry}"' for entry in ["**/.rf-sealed", "**/.rf-straße", *denied])
-    return f"""
-description = "vm test: case"
-[grant]
-fs_read = {{ only = ["{here}", "/run/rf-cases", "{BASE}", "/usr", "/etc", "/proc", "/bin", "/lib", "/lib64"] }}
-fs_write = {{ only = ["{BASE}"] }}
-exec = {{ only = ["/usr/bin", "{BASE}"] }}
-net = {{ only = [] }}
-max_calls = "unlimited"
-valid_for_generation = "all"
-[deny]
-fs_read = [{deny}]
-fs_write = [{deny}]
-exec = [{deny}]
-[kernel]
-seccomp = "off"
-landlock = "off"
-audit = "denied"
-"""
+    deny = ["**/.rf-sealed", "**/.rf-straße", *(p.dir for p in places if p.kind == "sealed")]
+    return profile_text("vm test: case", [here, "/run/rf-cases", BASE, *USUAL], [BASE], ["/usr/bin", BASE],
+                        deny={"fs_read": deny, "fs_write": deny, "exec": deny})
 
 
 CASE = Family("case", profile, kinds=("sealed", "named"), locate=locate, setup=setup, prepare=prepare, finish=finish,

@@ -13,7 +13,7 @@ import tty
 
 import uring
 from attack import LIBC, int80, put, spawn
-from case import DOCKER, FULL, NOBODY, Family, returned
+from case import DOCKER, FULL, NOBODY, Family, profile_text, returned
 
 BASE = "/srv/rf/ioctl"
 TIOCSTI, TIOCSETD, TIOCEXCL, TIOCSCTTY = 0x5412, 0x5423, 0x540C, 0x540E
@@ -46,21 +46,8 @@ def prepare():
 
 def profile(_places, here):
     """The profile's text."""
-    return f"""
-description = "vm test: ioctl"
-[grant]
-fs_read = {{ only = ["{here}", "/run/rf-cases", "{BASE}"] }}
-fs_write = {{ only = ["{BASE}/allow"] }}
-exec = {{ only = ["/usr/bin"] }}
-net = {{ only = ["127.0.0.1:7001"] }}
-max_calls = "unlimited"
-valid_for_generation = "all"
-[kernel]
-seccomp = "off"
-landlock = "off"
-audit = "denied"
-ioctl = ["SIOCGIFMAP", "/dev/zero"]
-"""
+    return profile_text("vm test: ioctl", [here, "/run/rf-cases", BASE], [f"{BASE}/allow"], net=["127.0.0.1:7001"],
+                        kernel='audit = "denied"\nioctl = ["SIOCGIFMAP", "/dev/zero"]')
 
 
 IOCTL = Family("ioctl", profile, kinds=("ro",), locate=locate, setup=setup, prepare=prepare, effect=returned)
@@ -236,9 +223,7 @@ def tiocsti_i386(p):
     """TIOCSTI by int 0x80: the 32-bit system call table"""
 
     def act(slave):
-        result = int80(54, slave, TIOCSTI, b"x")
-        if result < 0:
-            raise OSError(-result, f"int 0x80: {os.strerror(-result)}")
+        int80(54, slave, TIOCSTI, b"x")
 
     return typing(p, act)
 

@@ -7,7 +7,7 @@ import struct
 import zlib
 
 from attack import LIBC, NR, become, drain, raw
-from case import DOCKER, FULL, NOBODY, Family, Refused
+from case import DOCKER, FULL, NOBODY, USUAL, Family, Refused, profile_text
 
 BASE = "/srv/rf/ipc"
 QUEUES = "/dev/mqueue"
@@ -58,21 +58,8 @@ def finish():
 
 def profile(places, here):
     """Queues are granted by their paths; for the rest there is nothing to write."""
-    queues = ", ".join(f'"{p.path}"' for p in places if p.kind == "allow")
-    return f"""
-description = "vm test: ipc"
-[grant]
-fs_read = {{ only = ["{here}", "/run/rf-cases", "{BASE}", "/usr", "/etc", "/proc", "/bin", "/lib", "/lib64", {queues}] }}
-fs_write = {{ only = [{queues}] }}
-exec = {{ only = ["/usr/bin"] }}
-net = {{ only = [] }}
-max_calls = "unlimited"
-valid_for_generation = "all"
-[kernel]
-seccomp = "off"
-landlock = "off"
-audit = "denied"
-"""
+    queues = [p.path for p in places if p.kind == "allow"]
+    return profile_text("vm test: ipc", [here, "/run/rf-cases", BASE, *USUAL, *queues], queues)
 
 
 IPC = Family("ipc", profile, locate=locate, prepare=prepare, finish=finish, who=(DOCKER, FULL, NOBODY),

@@ -10,7 +10,7 @@ import subprocess
 
 import uring
 from attack import AT_FDCWD, b, place_program, put, raw, read, spawn
-from case import DOCKER, FULL, NOBODY, Family, returned, scene
+from case import DOCKER, FULL, NOBODY, USUAL, Family, profile_text, returned, scene
 from system import ringfence, said
 
 BASE = "/srv/rf/moves"
@@ -89,24 +89,8 @@ def profile(places, here):
         }
         for key, entry in wanted.get(p.kind, []):
             rules[key].append(entry)
-    text = {key: ", ".join(f'"{entry}"' for entry in entries) for key, entries in rules.items()}
-    return f"""
-description = "vm test: moves"
-[grant]
-fs_read = {{ only = ["{here}", "/run/rf-cases", "/usr", "/etc", "/proc", "/bin", "/lib", "/lib64", {text["read"]}] }}
-fs_write = {{ only = [{text["write"]}] }}
-exec = {{ only = ["/usr/bin", {text["exec"]}] }}
-net = {{ only = [{text["net"]}] }}
-max_calls = "unlimited"
-valid_for_generation = "all"
-[deny]
-fs_read = [{text["deny"]}]
-exec = [{text["deny_exec"]}]
-[kernel]
-seccomp = "off"
-landlock = "off"
-audit = "denied"
-"""
+    return profile_text("vm test: moves", [here, "/run/rf-cases", *USUAL, *rules["read"]], rules["write"], ["/usr/bin", *rules["exec"]],
+                        rules["net"], {"fs_read": rules["deny"], "exec": rules["deny_exec"]})
 
 
 MOVES = Family("moves", profile, locate=locate, setup=setup, prepare=prepare, finish=finish, errno=(errno.EXDEV,),

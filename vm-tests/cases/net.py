@@ -8,7 +8,7 @@ import time
 
 import uring
 from attack import raw
-from case import DOCKER, FULL, NOBODY, Family
+from case import DOCKER, FULL, NOBODY, Family, profile_text
 from services import ALLOWED_PORT, DENIED_PORT, NET, Services
 
 AF_INET, AF_INET6 = socket.AF_INET, socket.AF_INET6
@@ -46,23 +46,10 @@ def arrived(p, _value):
 
 def profile(_places, here):
     """The profile's text."""
-    return f"""
-description = "vm test: net"
-[grant]
-fs_read = {{ only = ["{here}", "/run/rf-cases", "{NET}"] }}
-fs_write = {{ only = ["{NET}/allow"] }}
-exec = {{ only = ["/usr/bin/python3"] }}
-net = {{ only = ["127.0.0.1:{ALLOWED_PORT}", "[::1]:{ALLOWED_PORT}", "unix:{NET}/allow", "unix:/srv/rf/fds.sock",
-  "unix:@rf-allow-stream", "unix:@rf-allow-dgram", "unix:@rf-allow-seqpacket", "unix:@rf-bind-allow", "127.0.0.1:7100", "127.77.0.0/16:7001"] }}
-max_calls = "unlimited"
-valid_for_generation = "all"
-[deny]
-net = ["127.77.1.0/24"]
-[kernel]
-seccomp = "off"
-landlock = "off"
-audit = "denied"
-"""
+    net = [f"127.0.0.1:{ALLOWED_PORT}", f"[::1]:{ALLOWED_PORT}", f"unix:{NET}/allow", "unix:/srv/rf/fds.sock", "unix:@rf-allow-stream",
+           "unix:@rf-allow-dgram", "unix:@rf-allow-seqpacket", "unix:@rf-bind-allow", "127.0.0.1:7100", "127.77.0.0/16:7001"]
+    return profile_text("vm test: net", [here, "/run/rf-cases", NET], [f"{NET}/allow"], ["/usr/bin/python3"], net,
+                        {"net": ["127.77.1.0/24"]})
 
 
 NETWORK = Family("net", profile, locate=locate, setup=setup, effect=arrived)

@@ -1,7 +1,6 @@
 """Socket options: what routes, redirects or chooses a port is refused, and so is what nobody has looked at."""
 
 import ctypes
-import os
 import socket
 import struct
 import zlib
@@ -162,9 +161,7 @@ def uring_option(_p):
 def i386_option(_p):
     """setsockopt by int 0x80: the 32-bit system call table"""
     one = socket.socket(AF_INET, STREAM)
-    result = int80(366, one.fileno(), SOL_IP, 15, ONE, 4)
-    if result < 0:
-        raise OSError(-result, os.strerror(-result))
+    int80(366, one.fileno(), SOL_IP, 15, ONE, 4)
     return "done"
 
 

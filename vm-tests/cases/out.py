@@ -8,8 +8,8 @@ import socket
 import struct
 import time
 
-from attack import LIBC, raw, read, spawn
-from case import DOCKER, FULL, NOBODY, Family, Refused
+from attack import LIBC, begun, drain, in_child, raw, read, spawn
+from case import DOCKER, FULL, NOBODY, Family, Refused, profile_text
 
 BASE = "/srv/rf/out"
 VICTIMS = {}
@@ -82,20 +82,8 @@ def whom(p):
 
 def profile(_places, here):
     """The profile's text."""
-    return f"""
-description = "vm test: out"
-[grant]
-fs_read = {{ only = ["{here}", "/run/rf-cases", "{BASE}/allow", "/proc", "/sys"] }}
-fs_write = {{ only = ["{BASE}/allow", "/proc/self", "/sys/fs/cgroup"] }}
-exec = {{ only = ["/usr/bin"] }}
-net = {{ only = [] }}
-max_calls = "unlimited"
-valid_for_generation = "all"
-[kernel]
-seccomp = "off"
-landlock = "off"
-audit = "denied"
-"""
+    return profile_text("vm test: out", [here, "/run/rf-cases", f"{BASE}/allow", "/proc", "/sys"],
+                        [f"{BASE}/allow", "/proc/self", "/sys/fs/cgroup"])
 
 
 OUT = Family("out", profile, locate=locate, setup=setup, finish=finish, events=lambda p: [("open", p.target)])
@@ -471,24 +459,6 @@ def unshare_pid(p):
     return in_child(lambda: read(p.target))
 
 
-def in_child(action):
-    """What the action returns or raises in a child."""
-    out, back = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            os.write(back, action().encode())
-        except OSError as error:
-            os.write(back, f"errno {error.errno}".encode())
-        os._exit(0)
-    os.close(back)
-    text = os.read(out, 4000).decode()
-    os.waitpid(child, 0)
-    if text.startswith("errno "):
-        raise OSError(int(text[6:]), "in the child")
-    return text
-
-
 def setns(p, name):
     """setns to a namespace of init's, by path or by pidfd."""
     raw("setns", os.open(f"/proc/1/ns/{name}", os.O_RDONLY), 0)
@@ -525,21 +495,8 @@ def cgroup(p):
 def clone_into_cgroup(p):
     """clone3 with CLONE_INTO_CGROUP: a child is born elsewhere"""
     fd = os.open("/sys/fs/cgroup", os.O_RDONLY | os.O_DIRECTORY)
-    out, back = os.pipe()
     arguments = struct.pack("<QQQQQQQQQQQ", 0x200000000, 0, 0, 0, signal.SIGCHLD, 0, 0, 0, 0, 0, fd)
-    child = raw("clone3", arguments, 88)
-    if child == 0:
-        try:
-            os.write(back, read(p.target).encode())
-        except OSError as error:
-            os.write(back, f"errno {error.errno}".encode())
-        os._exit(0)
-    os.close(back)
-    text = os.read(out, 4000).decode()
-    os.waitpid(child, 0)
-    if text.startswith("errno "):
-        raise OSError(int(text[6:]), "in the child")
-    return text
+    return in_child(lambda: read(p.target), lambda: raw("clone3", arguments, 88))
 
 
 @OUT.case("double-fork-exec", errno=None)
@@ -565,18 +522,8 @@ def double_fork(p):
 @OUT.case("many-forks", limit=60)
 def many_forks(p):
     """two hundred children at once, each of which tries"""
-    pipes = []
-    for _ in range(200):
-        out, back = os.pipe()
-        if os.fork() == 0:
-            try:
-                os.write(back, read(p.target).encode())
-            except OSError as error:
-                os.write(back, f"errno {error.errno}".encode())
-            os._exit(0)
-        os.close(back)
-        pipes.append(out)
-    texts = [os.read(out, 4000).decode() for out in pipes]
+    pipes = [begun(lambda: read(p.target)) for _ in range(200)]
+    texts = [drain(out) for out in pipes]
     for text in texts:
         if p.token in text:
             assert p.kind != "allow" or len(set(texts)) == 1, "not all could read"

@@ -3,7 +3,7 @@
 import os
 import stat
 
-from case import DOCKER, FULL, NOBODY, Family, scene
+from case import DOCKER, FULL, NOBODY, USUAL, Family, profile_text, scene
 from harness import PYTHON
 from system import BASE, BECOME, ringfence, said
 
@@ -28,23 +28,8 @@ def setup(p):
 
 def profile(_places, here):
     """Nothing below /dev/shm is granted."""
-    return f"""
-description = "vm test: shared"
-[grant]
-fs_read = {{ only = ["{here}", "/run/rf-cases", "/usr", "/etc", "/proc", "/bin", "/lib", "/lib64"] }}
-fs_write = {{ only = [] }}
-exec = {{ only = ["/usr/bin"] }}
-net = {{ only = [] }}
-max_calls = "unlimited"
-valid_for_generation = "all"
-[deny]
-fs_write = ["{DENIED}"]
-[kernel]
-shared_memory = true
-seccomp = "off"
-landlock = "off"
-audit = "denied"
-"""
+    return profile_text("vm test: shared", [here, "/run/rf-cases", *USUAL], deny={"fs_write": [DENIED]},
+                        kernel='shared_memory = true\naudit = "denied"')
 
 
 SHARED = Family("shared", profile, locate=locate, setup=setup, who=(DOCKER, FULL, NOBODY), events=lambda p: [("open", p.target)])

@@ -7,7 +7,7 @@ import subprocess
 import time
 
 from case import scene
-from system import (BASE, DAEMON_LOG, PATIENCE, Worker, daemon_log, denied, hammer, kill_role, profile, reload, ringfence, role_pids, said,
+from system import (BASE, DAEMON_LOG, PATIENCE, Worker, daemon_log, denied, governed, hammer, kill_role, profile, reload, ringfence, role_pids, said,
                     start_daemon, targets, wait_event, wait_for)
 
 # A million where a processor is a processor; under emulation this many take half a minute.
@@ -115,9 +115,7 @@ def flood():
 @scene("system/kill-core", limit=120)
 def kill_core():
     """kill -9 of the core: enforcement stays, a new core adopts, what happened meanwhile is told"""
-    allowed, forbidden = targets("kill-core")
-    worker = Worker(profile("rf-kill-core"))
-    worker.check(allowed, forbidden, "before")
+    allowed, forbidden, worker = governed("kill-core")
     kill_role("daemon")
     with open(f"{BASE}/deny/meanwhile", "w") as file:
         file.write("x")
@@ -138,9 +136,7 @@ def kill_core():
 @scene("system/kill-auditor", limit=120)
 def kill_auditor():
     """kill -9 of the auditor: enforcement stays, the core starts another, events come again"""
-    allowed, forbidden = targets("kill-auditor")
-    worker = Worker(profile("rf-kill-auditor"))
-    worker.check(allowed, forbidden, "before")
+    allowed, forbidden, worker = governed("kill-auditor")
     old = kill_role("auditor")
     worker.check(allowed, forbidden, "with the auditor dead")
     wait_for(lambda: role_pids("auditor") and not set(role_pids("auditor")) & set(old), "another auditor")
@@ -155,9 +151,7 @@ def kill_auditor():
 @scene("system/kill-both", limit=120)
 def kill_both():
     """kill -9 of core and auditor at once"""
-    allowed, forbidden = targets("kill-both")
-    worker = Worker(profile("rf-kill-both"))
-    worker.check(allowed, forbidden, "before")
+    allowed, forbidden, worker = governed("kill-both")
     kill_role("daemon", "auditor")
     worker.check(allowed, forbidden, "with both dead")
     start_daemon()
@@ -169,9 +163,7 @@ def kill_both():
 @scene("system/corrupt-database", limit=120)
 def corrupt():
     """a database that is garbage is moved aside, which is said, and a new one started"""
-    allowed, forbidden = targets("corrupt")
-    worker = Worker(profile("rf-corrupt"))
-    worker.check(allowed, forbidden, "before")
+    allowed, forbidden, worker = governed("corrupt")
     kill_role("daemon", "auditor")
     state = "/var/lib/ringfence"
     with open(f"{state}/audit.db", "r+b") as file:
@@ -246,9 +238,7 @@ def second_daemon():
 @scene("system/uninstall-refuses")
 def uninstall():
     """uninstall refuses while a container runs, and names it"""
-    allowed, forbidden = targets("uninstall")
-    worker = Worker(profile("rf-uninstall"))
-    worker.check(allowed, forbidden, "before")
+    allowed, forbidden, worker = governed("uninstall")
     result = ringfence("uninstall")
     assert result.returncode != 0 and "rf-uninstall" in result.stdout + result.stderr, f"uninstall: {said(result)}"
     worker.check(allowed, forbidden, "after")

@@ -13,7 +13,7 @@ import time
 
 from agents import KEY, Conn, Provider, agent, counted, daemon_log, is_told, known, remove, ringfence_send, scene, sock, trace, wait_for
 from harness import PYTHON
-from system import PATIENCE, denied, events, reload, ringfence, said, wait_event
+from system import PATIENCE, denied, events, put, reload, ringfence, said, wait_event
 
 
 CALLER = r'''
@@ -77,9 +77,7 @@ def http_endpoint():
     # It comes and goes with the profile.
     with open(path) as file:
         text = file.read()
-    with open(path + ".new", "w") as file:
-        file.write(text.replace("http = true\n", ""))
-    os.rename(path + ".new", path)
+    put(path, text.replace("http = true\n", ""))
     reload()
     wait_for(lambda: not os.path.exists(api) and known("rf-http")["state"] == "running", "the endpoint to go", about=lambda: known("rf-http"))
     assert ringfence_send("rf-http", "hello") == "runtime not connected"
@@ -262,9 +260,7 @@ def owner():
     before, shadow = os.stat(sock("rf-owner")).st_ino, os.stat("/etc/shadow")
     with open(path) as file:
         text = file.read()
-    with open(f"{path}.new", "w") as file:
-        file.write(text.replace("socket_owner = 1234", "socket_owner = 1234\nhttp = true"))
-    os.rename(f"{path}.new", path)
+    put(path, text.replace("socket_owner = 1234", "socket_owner = 1234\nhttp = true"))
 
     def places():
         return [(it.st_uid, it.st_gid, it.st_mode & 0o777) for it in map(os.lstat, (directory, sock("rf-owner"), api))]

@@ -9,7 +9,7 @@ import urllib.error
 import urllib.request
 
 import agents
-from case import scene
+from case import profile_text, scene
 from harness import HERE, PYTHON
 from system import BASE, PATIENCE, events, kill_role, profile, ringfence, role_pids, said, targets, wait_event, wait_for
 
@@ -297,18 +297,7 @@ def approvals():
     assert result.returncode != 0 and f"uid {uid}" in result.stderr, said(result)
     # Granted the socket, and nothing else stands in its way.
     with open(f"{SYSTEM}/rf-mcp-peer.toml", "w") as file:
-        file.write("""
-[grant]
-fs_read = "all"
-fs_write = { only = ["/tmp"] }
-exec = "all"
-net = { only = ["unix:/run/ringfence/mcp.sock"] }
-max_calls = "unlimited"
-valid_for_generation = "all"
-[kernel]
-seccomp = "off"
-landlock = "off"
-""")
+        file.write(profile_text("vm test scene", "all", ["/tmp"], "all", ["unix:/run/ringfence/mcp.sock"], kernel=""))
     ringfence_path = subprocess.run(["sh", "-c", "command -v ringfence"], capture_output=True, text=True).stdout.strip()
     for verb in ("approve", "deny"):
         result = command(uid, "run", "--profile", "rf-mcp-peer", "--env", "HOME", "--", ringfence_path, verb, waiting)

@@ -8,7 +8,7 @@ import subprocess
 
 from case import DOCKER, FULL, NOBODY, scene
 from harness import PYTHON
-from system import BASE, BECOME, PATIENCE, Worker, denied, events, profile, ringfence, said, targets, wait_event, wait_for
+from system import BASE, BECOME, PATIENCE, Worker, denied, events, governed, profile, ringfence, said, targets, wait_event, wait_for
 
 
 @scene("system/ungoverned-sees-nothing", limit=240)
@@ -325,9 +325,7 @@ def deep_shell():
 @scene("system/terminated-container-is-forgotten", hook="task_free")
 def forgotten():
     """when the last process is gone, so is the container"""
-    allowed, forbidden = targets("forgotten")
-    worker = Worker(profile("rf-forgotten"))
-    worker.check(allowed, forbidden, "alive")
+    allowed, forbidden, worker = governed("forgotten")
     assert "rf-forgotten" in ringfence("status").stdout, "status does not show it"
     worker.stop()
     wait_for(lambda: "rf-forgotten" not in ringfence("status").stdout, "the container to be forgotten")

@@ -1,13 +1,12 @@
 """Scenes in which a container turns what its policy is made of, or where its paths lead: its rights stay what they were."""
 
-import json
 import os
 import shutil
 import subprocess
 
-from case import DOCKER, FULL, NOBODY, scene
+from case import DOCKER, FULL, NOBODY, profile_text, scene
 from harness import HERE, PYTHON
-from system import BASE, BECOME, Worker, denied, kill_role, reload, ringfence, said, start_daemon, wait_event, wait_for
+from system import BASE, BECOME, Worker, denied, kill_role, put, reload, ringfence, said, start_daemon, wait_event, wait_for
 
 ACTS = """
 import os, sys
@@ -58,27 +57,8 @@ def lab(name, who=DOCKER):
 
 def grant(paths, write=None, extra=(), head="", who=DOCKER):
     """A profile's text, which leaves root the capabilities of `who`."""
-    read = [HERE, *paths, *extra]
-    return f"""{head}
-[grant]
-fs_read = {{ only = {json.dumps(read)} }}
-fs_write = {{ only = {json.dumps(paths if write is None else write)} }}
-exec = {{ only = ["/usr/bin", "{HERE}"] }}
-net = {{ only = [] }}
-max_calls = "unlimited"
-valid_for_generation = "all"
-[kernel]
-capabilities = ["{"all" if who == FULL else "default"}"]
-seccomp = "off"
-landlock = "off"
-"""
-
-
-def put(path, text):
-    """Writes a file as an editor does: another one in its place."""
-    with open(f"{path}.new", "w") as file:
-        file.write(text)
-    os.rename(f"{path}.new", path)
+    return profile_text("vm test scene", [HERE, *paths, *extra], paths if write is None else write, ["/usr/bin", HERE],
+                        kernel=f'capabilities = ["{"all" if who == FULL else "default"}"]', head=head)
 
 
 REFUSED = ("errno 13", "errno 1", "errno 18")

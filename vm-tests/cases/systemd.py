@@ -10,7 +10,7 @@ import urllib.request
 from agents import Conn, Provider, Runtime, agent, known, remove, send, sock
 from case import scene
 from harness import PYTHON
-from system import PATIENCE, Worker, denied, kill_role, profile, ringfence, role_pids, said, targets, wait_event, wait_for
+from system import PATIENCE, Worker, denied, governed, kill_role, profile, ringfence, role_pids, said, targets, wait_event, wait_for
 
 UNIT = "ringfence.service"
 # Seconds for a start, most of which the verifier takes: what the unit allows it, and a little more.
@@ -58,9 +58,7 @@ def install():
 @scene("systemd/governs", group="systemd", limit=120)
 def governs():
     """under the unit's own restrictions a container is governed, and its denial is stored"""
-    allowed, forbidden = targets("systemd")
-    worker = Worker(profile("rf-systemd"))
-    worker.check(allowed, forbidden, "under systemd")
+    allowed, forbidden, worker = governed("systemd")
     wait_event(denied(forbidden))
     worker.stop()
 
@@ -124,9 +122,7 @@ def reload():
 @scene("systemd/restart-and-kill", group="systemd", limit=400)
 def restart():
     """restarted, and killed and started again by systemd: a container stays governed all the while and is adopted"""
-    allowed, forbidden = targets("systemd-restart")
-    worker = Worker(profile("rf-systemd-restart"))
-    worker.check(allowed, forbidden, "before")
+    allowed, forbidden, worker = governed("systemd-restart")
     result = systemctl("restart", UNIT)
     assert result.returncode == 0, f"{result.stderr}\n{journal()}"
     worker.check(allowed, forbidden, "after a restart")
@@ -288,9 +284,7 @@ def sockets():
 @scene("systemd/stop-loses-nothing", group="systemd", limit=400)
 def stop():
     """what happened just before `systemctl stop` is in the store, and enforcement outlives it"""
-    allowed, forbidden = targets("systemd-stop")
-    worker = Worker(profile("rf-systemd-stop"))
-    worker.check(allowed, forbidden, "before")
+    allowed, forbidden, worker = governed("systemd-stop")
     result = systemctl("stop", UNIT)
     assert result.returncode == 0 and not role_pids("daemon") and not role_pids("auditor"), f"{result.stderr}\n{journal()}"
     worker.check(allowed, forbidden, "stopped")

@@ -11,7 +11,7 @@ import termios
 import time
 
 from attack import spawn
-from case import DOCKER, FULL, NOBODY, Family, scene
+from case import DOCKER, FULL, NOBODY, Family, profile_text, scene
 from files_read import receive
 from harness import PYTHON
 from system import denied, profile as scene_profile, wait_event
@@ -68,20 +68,7 @@ def finish():
 
 def profile(_places, here):
     """The profile's text: terminals are the base's."""
-    return f"""
-description = "vm test: terminal"
-[grant]
-fs_read = {{ only = ["{here}", "/run/rf-cases"] }}
-fs_write = {{ only = ["/dev/pts"] }}
-exec = {{ only = ["/usr/bin"] }}
-net = {{ only = ["unix:/srv/rf/fds.sock"] }}
-max_calls = "unlimited"
-valid_for_generation = "all"
-[kernel]
-seccomp = "off"
-landlock = "off"
-audit = "denied"
-"""
+    return profile_text("vm test: terminal", [here, "/run/rf-cases"], ["/dev/pts"], net=["unix:/srv/rf/fds.sock"])
 
 
 TERMINAL = Family("terminal", profile, locate=locate, setup=setup, finish=finish, who=(DOCKER, NOBODY, FULL),

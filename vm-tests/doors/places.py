@@ -9,6 +9,8 @@ HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path[:0] = [f"{HERE}/lib", f"{HERE}/cases"]
 sys.dont_write_bytecode = True
 
+import case  # noqa: E402
+
 BASE = "/srv/rf/doors"
 PROFILES = "/etc/ringfence/profiles"
 PYTHON = os.path.realpath("/usr/bin/python3")
@@ -58,29 +60,9 @@ def environment(uid):
 
 def profile_text(reads, writes, reach, audit="denied", capabilities="default", head="", llm=""):
     """A profile of one of the containers. `head` stands before its tables."""
-
-    def listed(entries):
-        return "[" + ", ".join(f'"{entry}"' for entry in entries) + "]"
-
-    return f"""
-description = "a party of bench doors"
-{head}
-{llm}
-[grant]
-fs_read = {{ only = {listed(["/usr", "/lib", "/lib64", "/etc/ld.so.cache", "/proc", "/dev", HERE, *reads])} }}
-fs_write = {{ only = {listed(["/dev/null", *writes])} }}
-exec = {{ only = {listed(["/usr/bin", HERE])} }}
-net = {{ only = {listed(reach)} }}
-max_calls = "unlimited"
-valid_for_generation = "all"
-[deny]
-fs_read = ["{SECRET}"]
-[kernel]
-capabilities = ["{capabilities}"]
-seccomp = "off"
-landlock = "off"
-audit = "{audit}"
-"""
+    return case.profile_text("a party of bench doors", ["/usr", "/lib", "/lib64", "/etc/ld.so.cache", "/proc", "/dev", HERE, *reads],
+                             ["/dev/null", *writes], ["/usr/bin", HERE], reach, {"fs_read": [SECRET]},
+                             f'capabilities = ["{capabilities}"]\naudit = "{audit}"', f"{head}\n{llm}")
 
 
 def write_profile(name, text):

@@ -17,7 +17,7 @@ import traceback
 import case
 from harness import HERE
 import system
-from system import BASE, reload, ringfence, said
+from system import BASE, put, reload, ringfence, said
 
 SYSTEM = "/etc/ringfence/profiles"
 RUNTIME = f"{HERE}/bin/ringfence-runtime"
@@ -165,9 +165,7 @@ def agent(name, provider, extra="", grant=True, reach=(), programs=(), kernel=""
     with open(key, "w") as file:
         file.write(KEY)
     os.chmod(key, 0o600)
-    text = f"""
-description = "an agent of a scene"
-{extra}
+    text = f"""{extra}
 [llm.mock]
 provider = "anthropic"
 model = "m"
@@ -175,24 +173,10 @@ api_key_file = "{key}"
 base_url = "http://127.0.0.1:{provider.port}"
 """
     if grant:
-        text += f"""
-[grant]
-fs_read = {{ only = {json.dumps([box, HERE, "/proc", *programs])} }}
-fs_write = {{ only = ["{box}"] }}
-exec = {{ only = {json.dumps(["/usr/bin", HERE, *programs])} }}
-net = {{ only = {json.dumps([f"unix:{path}" for path in (sock(name), *reach)])} }}
-max_calls = "unlimited"
-valid_for_generation = "all"
-[kernel]
-seccomp = "off"
-landlock = "off"
-audit = "all"
-{kernel}
-"""
+        text = case.profile_text("an agent of a scene", [box, HERE, "/proc", *programs], [box], ["/usr/bin", HERE, *programs],
+                                 [f"unix:{path}" for path in (sock(name), *reach)], kernel=f'audit = "all"\n{kernel}', head=text)
     path = f"{SYSTEM}/{name}.toml"
-    with open(path + ".new", "w") as file:
-        file.write(text)
-    os.rename(path + ".new", path)
+    put(path, text)
     reload()
     wait_for(lambda: (known(name) or {}).get("state") == "running", f"the worker of {name}", about=lambda: known(name))
     return path, box

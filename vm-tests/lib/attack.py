@@ -50,8 +50,7 @@ def raw(name, *args):
 
 
 def int80(number, *args):
-    """A system call by its number in the 32-bit table, `int 0x80`; bytes go as pointers, up to five arguments. Its result, negative
-    errno and all."""
+    """A system call by its number in the 32-bit table, `int 0x80`; bytes go as pointers, up to five arguments. Raises OSError."""
     LIBC.mmap.restype = ctypes.c_void_p
     low = LIBC.mmap(None, ctypes.c_size_t(4096), 7, 0x62, -1, 0)  # MAP_PRIVATE | MAP_ANONYMOUS | MAP_32BIT
     assert low and low < 2**32, hex(low or 0)
@@ -64,7 +63,10 @@ def int80(number, *args):
         code += bytes([register]) + struct.pack("<I", arg & 0xFFFFFFFF)
     code += b"\xcd\x80\x48\x98\x5b\xc3"  # int 0x80; cdqe; pop rbx; ret
     ctypes.memmove(low, code, len(code))
-    return ctypes.CFUNCTYPE(ctypes.c_long)(low)()
+    result = ctypes.CFUNCTYPE(ctypes.c_long)(low)()
+    if result < 0:
+        raise OSError(-result, f"int 0x80: {os.strerror(-result)}")
+    return result
 
 
 def b(path):
@@ -121,6 +123,47 @@ def spawn(action):
     if status != 0:
         raise Refused(f"exit status {status:#x}, output {text!r}")
     return text
+
+
+def in_child(action, fork=os.fork):
+    """What the action returns or raises in a child."""
+    text = drain(begun(action, fork))
+    if text.startswith("errno "):
+        raise OSError(int(text[6:]), "in the child")
+    return text
+
+
+def begun(action, fork=os.fork):
+    """Starts a child that does it; a descriptor, from which comes what it returns, or the errno."""
+    out, back = os.pipe()
+    if fork() == 0:
+        try:
+            os.write(back, action().encode())
+        except OSError as error:
+            os.write(back, f"errno {error.errno}".encode())
+        os._exit(0)
+    os.close(back)
+    return out
+
+
+def in_thread(action):
+    """What the action returns or raises in another thread."""
+    import threading
+
+    outcome = []
+
+    def work():
+        try:
+            outcome.append(action())
+        except OSError as error:
+            outcome.append(error)
+
+    one = threading.Thread(target=work)
+    one.start()
+    one.join()
+    if isinstance(outcome[0], OSError):
+        raise outcome[0]
+    return outcome[0]
 
 
 def drain(fd):

@@ -8,6 +8,7 @@ A case is one evasion. Its attack is one function over a `Place`; the harness ru
 """
 
 import errno as _errno
+import json as _json
 from types import SimpleNamespace
 
 # Accounts an attack is run under: root with Docker's default capabilities, root with all, an ordinary user.
@@ -41,6 +42,35 @@ def leaked(place, value):
 def returned(_place, _value):
     """For attacks whose success is that they return."""
     return True
+
+
+# What most programs need to start.
+USUAL = ("/usr", "/etc", "/proc", "/bin", "/lib", "/lib64")
+
+
+def profile_text(about, fs_read, fs_write=(), fs_exec=("/usr/bin",), net=(), deny=None, kernel='audit = "denied"', head=""):
+    """A profile of these grants, lists or "all", and of these denies by axis. Seccomp and Landlock are off: the hooks are tested.
+    `head` stands before its tables, `kernel` is the rest of that one."""
+
+    def listed(entries):
+        return _json.dumps(list(entries), ensure_ascii=False)
+
+    grants = {"fs_read": fs_read, "fs_write": fs_write, "exec": fs_exec, "net": net}
+    granted = "\n".join(f"{axis} = " + ('"all"' if of == "all" else f"{{ only = {listed(of)} }}") for axis, of in grants.items())
+    denied = "\n".join(["[deny]", *(f"{axis} = {listed(of)}" for axis, of in deny.items())]) if deny else ""
+    return f"""
+description = "{about}"
+{head}
+[grant]
+{granted}
+max_calls = "unlimited"
+valid_for_generation = "all"
+{denied}
+[kernel]
+seccomp = "off"
+landlock = "off"
+{kernel}
+"""
 
 
 class Case:

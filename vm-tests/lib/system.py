@@ -7,7 +7,7 @@ import signal
 import subprocess
 import time
 
-from case import DOCKER, FULL, NOBODY
+from case import DOCKER, FULL, NOBODY, profile_text
 from events import about
 from harness import HERE, PYTHON
 
@@ -43,33 +43,22 @@ def targets(name):
 BECOME = {DOCKER: [], FULL: [], NOBODY: ["setpriv", "--reuid=65534", "--regid=65534", "--groups=ringfence"]}
 
 
+def put(path, text):
+    """Writes a file as an editor does: another one in its place."""
+    with open(f"{path}.new", "w") as file:
+        file.write(text)
+    os.rename(f"{path}.new", path)
+
+
 def profile(name, read=(), deny_read=(), mode="enforce", audit="denied", write=(), where=PROFILES, who=DOCKER):
     """Writes a profile, which leaves root the capabilities of `who`; what `who` calls it: its path or, who is not root, its name."""
     where = "/etc/ringfence/profiles" if who == NOBODY else where
-    entries = [f"{BASE}/allow", f"{HERE}", *read]
-    text = f"""
-description = "vm test scene"
-mode = "{mode}"
-[grant]
-fs_read = {{ only = {json.dumps(entries)} }}
-fs_write = {{ only = {json.dumps(list(write))} }}
-exec = {{ only = ["/usr/bin", "{HERE}"] }}
-net = {{ only = [] }}
-max_calls = "unlimited"
-valid_for_generation = "all"
-[deny]
-fs_read = {json.dumps(list(deny_read))}
-[kernel]
-capabilities = ["{"all" if who == FULL else "default"}"]
-seccomp = "off"
-landlock = "off"
-audit = "{audit}"
-"""
+    kernel = f'capabilities = ["{"all" if who == FULL else "default"}"]\naudit = "{audit}"'
+    text = profile_text("vm test scene", [f"{BASE}/allow", HERE, *read], write, ["/usr/bin", HERE], deny={"fs_read": deny_read}, kernel=kernel,
+                        head=f'mode = "{mode}"')
     os.makedirs(where, exist_ok=True)
     path = f"{where}/{name}.toml"
-    with open(path + ".new", "w") as file:
-        file.write(text)
-    os.rename(path + ".new", path)
+    put(path, text)
     return name if who == NOBODY else path
 
 
@@ -154,6 +143,14 @@ class Worker:
             self.process.wait(60)
         except subprocess.TimeoutExpired:
             self.process.kill()
+
+
+def governed(name):
+    """A scene's targets, and a worker to which they are allowed and forbidden."""
+    allowed, forbidden = targets(name)
+    worker = Worker(profile(f"rf-{name}"))
+    worker.check(allowed, forbidden, "before")
+    return allowed, forbidden, worker
 
 
 def role_pids(role):

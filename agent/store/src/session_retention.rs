@@ -193,12 +193,9 @@ fn checkpoint(step: &Transaction<'_>, session: &str, why: Why, now: i64) -> rusq
 #[cfg(test)]
 mod tests {
     use super::{Removal, SILENT, who_waits};
-    use crate::{Error, Position, Retention, SessionWriter, schema};
+    use crate::{Error, Position, Retention, SessionWriter, schema, tests::call_rows};
     use ringfence_base::{clock::now_micros, quota::Owners};
-    use ringfence_session::{
-        journal::{Direction, Judged},
-        rows::ingest::{CallRow, MessageRow, Row},
-    };
+    use ringfence_session::rows::ingest::Row;
 
     /// Stores a session that ended at `ended`, µs, with a journal of so many bytes.
     fn store(
@@ -219,37 +216,7 @@ mod tests {
         let (_, epoch) = writer.lines(session, 5)?.expect("one's own");
         let place =
             Position { session, uid: 5, journal: "", lines: 4, head: "h", bytes: 9, read_to: 0, epoch };
-        let message = MessageRow {
-            id: format!("message-{session}"),
-            direction: Direction::ClientToServer,
-            at,
-            jsonrpc_id: None,
-            method: None,
-            params: None,
-            result: None,
-            error: None,
-            raw: String::new(),
-            note: None,
-        };
-        let judged = Judged {
-            call: format!("call-{session}"),
-            index: 0,
-            tool: "t".into(),
-            operation: "read".into(),
-            score: 0,
-            reasons: vec![],
-            action: "pass".into(),
-            rules: vec![],
-        };
-        let call = CallRow {
-            judged,
-            message: message.id.clone(),
-            arguments: "{}".into(),
-            at,
-            blocked: false,
-            began: None,
-            evidence: Default::default(),
-        };
+        let (message, call) = call_rows(&format!("call-{session}"), at);
         let start = Row::Session { server_name: "s".into(), server_command: "s".into(), started_at: at };
         let rows = [
             start,

@@ -8,6 +8,10 @@ use ringfence_events::{
     manifests::{Decider, Identity},
     samples,
 };
+use ringfence_session::{
+    journal::{Direction, Judged},
+    rows::ingest::{CallRow, MessageRow},
+};
 use ringfence_wire::{audit::Counted, event::RuleText};
 use rusqlite::Connection;
 use std::{fs, sync::Arc};
@@ -24,6 +28,42 @@ fn of(container: u64, uid: u32, record: Decoded) -> Incoming {
         decider: Decider::Default,
         record: Decoded { container, ..record },
     }))
+}
+
+/// A call that passed, and the message that asked for it, `m-` and the call's id.
+pub(crate) fn call_rows(call: &str, at: i64) -> (MessageRow, CallRow) {
+    let message = MessageRow {
+        id: format!("m-{call}"),
+        direction: Direction::ClientToServer,
+        at,
+        jsonrpc_id: None,
+        method: None,
+        params: None,
+        result: None,
+        error: None,
+        raw: String::new(),
+        note: None,
+    };
+    let judged = Judged {
+        call: call.into(),
+        index: 0,
+        tool: "t".into(),
+        operation: "read".into(),
+        score: 0,
+        reasons: vec![],
+        action: "pass".into(),
+        rules: vec![],
+    };
+    let row = CallRow {
+        judged,
+        message: message.id.clone(),
+        arguments: "{}".into(),
+        at,
+        blocked: false,
+        began: None,
+        evidence: Default::default(),
+    };
+    (message, row)
 }
 
 fn opened(dir: &tempfile::TempDir) -> Writer {

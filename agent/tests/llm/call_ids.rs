@@ -218,8 +218,7 @@ fn a_client_of_the_api_has_the_provider_s_ids_and_the_record_has_its_own() {
 fn a_result_is_one_call_s_in_user_mode_too() {
     let mock = Mock::with([anthropic_calls(&["a", "a", ""], 0), says(&["ok"])]);
     let home = crate::support::Home::with(&mock);
-    let _daemon = home.start();
-    let mut runtime = Client::runtime(&home.socket("a"));
+    let (_daemon, mut runtime) = home.serve();
     let mut sender = Client::connect(&home.socket("a"));
     sender.write(&send("go"));
     runtime.human();

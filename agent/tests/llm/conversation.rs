@@ -21,8 +21,7 @@ fn mode(path: &std::path::Path) -> u32 {
 fn every_message_is_a_line() {
     let mock = Mock::with([calls(&[("t1", "bash", "{\"command\":\"ls\"}")]), says(&["two ", "files"])]);
     let home = Home::with(&mock);
-    let _daemon = home.start();
-    let mut runtime = Client::runtime(&home.socket("a"));
+    let (_daemon, mut runtime) = home.serve();
     // A message that is laid out over lines is one line all the same.
     let request = "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"turn\",\"params\":{\"messages\":[{\"role\":\"user\",\"content\":[{\n\"type\":\r\n\"text\",\"text\":\"z\u{fc}rich\\n\"}]}]}}";
     runtime.raw(&crate::support::frame(request.as_bytes()));
@@ -55,19 +54,15 @@ fn every_message_is_a_line() {
 fn a_killed_worker_goes_on_where_it_was() {
     let mock = Mock::with([says(&["one"]), calls(&[("t1", "bash", "{}")])]);
     let home = Home::with(&mock);
-    let daemon = home.start();
-    let mut runtime = Client::runtime(&home.socket("a"));
-    let mut sender = Client::sender(&home.socket("a"), "1");
-    sender.expect();
-    runtime.human();
+    let (daemon, mut runtime) = home.serve();
+    let _sender = Client::delivered(&home.socket("a"), "1", &mut runtime);
     runtime.says(1, "1");
     runtime.says(2, "2");
     daemon.kill();
     assert!(runtime.next().is_none(), "the runtime hears that it is over");
     let gate = Arc::new(Gate::default());
     mock.then([Answer::Gated(Vec::new(), Arc::clone(&gate), b": nothing\n\n".to_vec())]);
-    let daemon = home.start();
-    let mut runtime = Client::runtime(&home.socket("a"));
+    let (daemon, mut runtime) = home.serve();
     // In mid-turn: the message has been taken, the provider has been asked, nobody was answered.
     runtime.write(&turn(1, json!([tool_result("t1", "three")])));
     mock.wait_asked(3);
@@ -75,8 +70,7 @@ fn a_killed_worker_goes_on_where_it_was() {
     daemon.kill();
     gate.open();
     mock.then([says(&["four"])]);
-    let daemon = home.start();
-    let mut runtime = Client::runtime(&home.socket("a"));
+    let (daemon, mut runtime) = home.serve();
     assert_eq!(runtime.says(1, "go on")["result"]["content"][0]["text"], "four");
     let sent = mock.last();
     assert_eq!(sent.messages().len(), 6, "nothing is lost and nothing is there twice");
@@ -181,8 +175,7 @@ fn a_disk_that_is_full_is_an_error_and_not_a_lost_message() {
 fn another_provider_goes_on_with_the_same_conversation() {
     let mock = Mock::with([calls(&[("t1", "bash", "{}")]), says(&["ok"])]);
     let home = Home::with(&mock);
-    let _daemon = home.start();
-    let mut runtime = Client::runtime(&home.socket("a"));
+    let (_daemon, mut runtime) = home.serve();
     runtime.says(1, "1");
     runtime.write(&turn(2, json!([tool_result("t1", "r")])));
     runtime.answer();

@@ -99,11 +99,8 @@ fn a_provider_that_is_killed_fails_the_turn_and_nothing_else() {
     home.profile("a", &format!(
         "[llm.m]\nprovider = \"anthropic\"\nmodel = \"m\"\napi_key = \"sk-12345678\"\nbase_url = \"{url}\"\n"
     ));
-    let _daemon = home.start();
-    let mut runtime = Client::runtime(&home.socket("a"));
-    let mut sender = Client::sender(&home.socket("a"), "1");
-    assert_eq!(sender.expect()["result"]["status"], "delivered");
-    runtime.human();
+    let (_daemon, mut runtime) = home.serve();
+    let mut sender = Client::delivered(&home.socket("a"), "1", &mut runtime);
     runtime.write(&turn(1, json!([user("1")])));
     assert_eq!(text_of(&[runtime.expect()]), "half of ", "it is in mid-turn");
     provider.kill();

@@ -13,8 +13,7 @@ use std::{fs, sync::Arc};
 fn a_turn_sets_neither_address_nor_model_nor_header_nor_key() {
     let (mock, elsewhere) = (Mock::with([says(&["one"]), says(&["two"])]), Mock::new());
     let home = Home::with(&mock);
-    let _daemon = home.start();
-    let mut runtime = Client::runtime(&home.socket("a"));
+    let (_daemon, mut runtime) = home.serve();
     let mut request = turn(1, json!([user("x")]));
     for (key, value) in [
         ("base_url", json!(elsewhere.url)),
@@ -48,8 +47,7 @@ fn a_redirect_of_the_provider_is_not_followed() {
     let location = format!("Location: {}/v1/messages\r\n", elsewhere.url);
     let mock = Mock::with([Answer::Whole(307, location, Vec::new()), says(&["straight"])]);
     let home = Home::with(&mock);
-    let _daemon = home.start();
-    let mut runtime = Client::runtime(&home.socket("a"));
+    let (_daemon, mut runtime) = home.serve();
     assert_eq!(runtime.says(1, "x")["error"]["code"], 307);
     assert_eq!(elsewhere.asked().len(), 0, "the key went where the profile does not say");
     assert_eq!(runtime.says(2, "x")["result"]["content"][0]["text"], "straight");
@@ -67,8 +65,7 @@ fn a_provider_that_falls_silent_is_given_up() {
     ]);
     let home = Home::empty();
     home.agent("a", &mock, "timeout = 1");
-    let _daemon = home.start();
-    let mut runtime = Client::runtime(&home.socket("a"));
+    let (_daemon, mut runtime) = home.serve();
     for id in [1, 2] {
         let error = &runtime.says(id, "x")["error"];
         assert_eq!(error["code"], -32603);

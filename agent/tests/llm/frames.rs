@@ -75,8 +75,7 @@ fn the_first_frame_says_what_a_connection_is() {
 fn a_runtime_survives_its_own_mistakes() {
     let mock = Mock::with([says(&["fine"])]);
     let home = Home::with(&mock);
-    let _daemon = home.start();
-    let mut runtime = Client::runtime(&home.socket("a"));
+    let (_daemon, mut runtime) = home.serve();
     let image = json!([{ "role": "user", "content": [{ "type": "image" }] }]);
     for (request, code) in [
         (json!({ "jsonrpc": "2.0", "id": "s", "method": "what" }), -32601),
@@ -115,8 +114,7 @@ fn a_runtime_survives_its_own_mistakes() {
 fn an_id_comes_back_as_it_was() {
     let mock = Mock::with([says(&["1"]), says(&["2"]), says(&["3"])]);
     let home = Home::with(&mock);
-    let _daemon = home.start();
-    let mut runtime = Client::runtime(&home.socket("a"));
+    let (_daemon, mut runtime) = home.serve();
     for id in [json!(7), json!("7"), json!(-1.5)] {
         let mut request = turn(0, json!([user("x")]));
         request["id"] = id.clone();
@@ -129,8 +127,7 @@ fn an_id_comes_back_as_it_was() {
 fn a_partial_frame_survives_what_is_sent_to_it_meanwhile() {
     let mock = Mock::with([says(&["one"]), says(&["two"])]);
     let home = Home::with(&mock);
-    let _daemon = home.start();
-    let mut runtime = Client::runtime(&home.socket("a"));
+    let (_daemon, mut runtime) = home.serve();
     let request = frame(turn(1, json!([user("x")])).to_string().as_bytes());
     runtime.raw(&request[..7]);
     // While its frame is half there, the runtime is sent one.
@@ -164,8 +161,7 @@ fn a_header_without_a_body_is_not_waited_for_for_ever() {
 #[test]
 fn connections_are_capped_and_come_back() {
     let home = Home::with(&Mock::new());
-    let daemon = home.start();
-    let mut runtime = Client::runtime(&home.socket("a"));
+    let (daemon, mut runtime) = home.serve();
     eventually("the runtime", || (daemon.status("a")["worker"]["runtime"] == true).then_some(()));
     // Who says nothing is the first to go.
     let held: Vec<Client> = (0..300).map(|_| Client::connect(&home.socket("a"))).collect();

@@ -407,8 +407,7 @@ fn limits_hold_over_turns_and_calls_and_survive_a_change_of_the_profile() {
     let mock = Mock::with([says(&["one"]), says(&["two"]), says(&["three"])]);
     let limits = "[limits]\nturns_per_minute = 2";
     let home = home(&mock, "anthropic", "http = true", limits);
-    let daemon = home.start();
-    let mut runtime = Client::runtime(&home.socket("a"));
+    let (daemon, mut runtime) = home.serve();
     assert_eq!(runtime.says(1, "x")["result"]["content"][0]["text"], "one");
     assert_eq!(post(&home, "/v1/messages", &hello()).status, 200);
     let got = post(&home, "/v1/messages", &hello());

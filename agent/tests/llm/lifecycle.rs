@@ -123,8 +123,7 @@ fn a_subscriber_that_does_not_read_delays_nobody() {
     let pieces: Vec<&str> = vec![&big; 300];
     let mock = Mock::with([says(&pieces), says(&["next"])]);
     let home = Home::with(&mock);
-    let daemon = home.start();
-    let mut runtime = Client::runtime(&home.socket("a"));
+    let (daemon, mut runtime) = home.serve();
     let _deaf = Client::sender(&home.socket("a"), "1");
     runtime.human();
     runtime.write(&turn(1, json!([user("1")])));
@@ -141,8 +140,7 @@ fn a_subscriber_that_does_not_read_delays_nobody() {
 fn a_second_daemon_is_refused_and_takes_nothing() {
     let mock = Mock::with([says(&["still here"])]);
     let home = Home::with(&mock);
-    let _daemon = home.start();
-    let mut runtime = Client::runtime(&home.socket("a"));
+    let (_daemon, mut runtime) = home.serve();
     let second = home.run(&["agent", "start"]);
     assert!(!second.status);
     assert!(second.err.contains("runs already"), "{}", second.err);
@@ -154,8 +152,7 @@ fn profiles_are_read_again() {
     let mock = Mock::new();
     let home = Home::with(&mock);
     home.agent("b", &mock, "");
-    let daemon = home.start();
-    let mut runtime = Client::runtime(&home.socket("a"));
+    let (daemon, mut runtime) = home.serve();
     // A new one appears.
     home.agent("c", &mock, "");
     let mut new = Client::runtime(&home.socket("c"));
@@ -200,8 +197,7 @@ fn a_broken_registry_changes_nothing_and_sighup_reads_credentials_again() {
             mock.url
         ),
     );
-    let daemon = home.start();
-    let mut runtime = Client::runtime(&home.socket("a"));
+    let (daemon, mut runtime) = home.serve();
     home.write(".config/ringfence/registry.toml", "[llm.x\n");
     eventually("the mistake is told", || {
         home.run(&["status"]).out.contains("registry cannot be used").then_some(())
@@ -229,11 +225,8 @@ fn stopping_lets_what_is_under_way_finish() {
     let events = crate::mock::anthropic_events(&[crate::mock::text_block(&["the end"])], "end_turn");
     let mock = Mock::with([Answer::Gated(events[..2].concat(), Arc::clone(&gate), events[2..].concat())]);
     let home = Home::with(&mock);
-    let mut daemon = home.start();
-    let mut runtime = Client::runtime(&home.socket("a"));
-    let mut sender = Client::sender(&home.socket("a"), "x");
-    sender.expect();
-    runtime.human();
+    let (mut daemon, mut runtime) = home.serve();
+    let mut sender = Client::delivered(&home.socket("a"), "x", &mut runtime);
     runtime.write(&turn(1, json!([user("x")])));
     mock.wait_asked(1);
     let stopped = home.run(&["agent", "stop", "--all"]);
@@ -363,8 +356,7 @@ fn a_full_disk_behind_standard_output_is_not_the_logs() {
 fn a_log_is_followed() {
     let mock = Mock::with([says(&["one"]), says(&["two"])]);
     let home = Home::with(&mock);
-    let _daemon = home.start();
-    let mut runtime = Client::runtime(&home.socket("a"));
+    let (_daemon, mut runtime) = home.serve();
     runtime.says(1, "1");
     let mut following = home.ringfence(&["agent", "logs", "a", "--follow"]).spawn().unwrap();
     let mut lines = std::io::BufRead::lines(std::io::BufReader::new(following.stdout.take().unwrap()));

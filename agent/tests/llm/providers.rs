@@ -17,8 +17,7 @@ fn openai_agent(home: &Home, mock: &Mock) {
 /// The answer to one user's message, and the text that streamed.
 fn one(mock: &Mock) -> (Value, String) {
     let home = Home::with(mock);
-    let _daemon = home.start();
-    let mut runtime = Client::runtime(&home.socket("a"));
+    let (_daemon, mut runtime) = home.serve();
     runtime.write(&turn(1, json!([user("x")])));
     let (answer, streamed) = runtime.answer();
     (answer, text_of(&streamed))
@@ -29,8 +28,7 @@ fn a_request_is_what_the_provider_documents() {
     let mock = Mock::with([says(&["1"]), says(&["2"]), says(&["3"])]);
     let home = Home::empty();
     home.agent("a", &mock, "max_tokens = 77\noptions = { temperature = 0.5, thinking = { type = \"enabled\", budget_tokens = 50 } }");
-    let _daemon = home.start();
-    let mut runtime = Client::runtime(&home.socket("a"));
+    let (_daemon, mut runtime) = home.serve();
     let tool = json!({ "name": "bash", "description": "Run", "parameters": { "type": "object", "properties": { "command": { "type": "string" } } } });
     runtime.write(&json!({ "jsonrpc": "2.0", "id": 1, "method": "turn", "params": {
         "system": "Be brief.", "tools": [tool], "messages": [user("one")] } }));
@@ -74,8 +72,7 @@ fn a_request_is_what_the_provider_documents() {
 fn what_a_later_turn_sends_replaces_what_was_cached() {
     let mock = Mock::with([says(&["1"]), says(&["2"])]);
     let home = Home::with(&mock);
-    let _daemon = home.start();
-    let mut runtime = Client::runtime(&home.socket("a"));
+    let (_daemon, mut runtime) = home.serve();
     for (id, system) in [(1, "first"), (2, "second")] {
         runtime.write(&json!({ "jsonrpc": "2.0", "id": id, "method": "turn", "params": {
             "system": system, "messages": [user("x")] } }));
@@ -153,8 +150,7 @@ fn a_provider_that_is_not_there_is_an_error_that_does_not_name_it() {
     let mock = Mock::new();
     let home = Home::empty();
     home.profile("a", "[llm.m]\nprovider = \"anthropic\"\nmodel = \"m\"\napi_key = \"sk-12345678\"\nbase_url = \"http://127.0.0.1:1\"\n");
-    let _daemon = home.start();
-    let mut runtime = Client::runtime(&home.socket("a"));
+    let (_daemon, mut runtime) = home.serve();
     let answer = runtime.says(1, "x");
     let message = answer["error"]["message"].as_str().unwrap();
     assert!(message.contains("cannot be reached") && message.contains("refused"), "{message}");
@@ -197,8 +193,7 @@ fn thinking_and_unknown_blocks_survive_the_round_trip() {
     let blocks = [thinking, redacted, unknown, text_block(&["done"]), tool_block("t1", "bash", &[])];
     let mock = Mock::with([Answer::Stream(anthropic_events(&blocks, "tool_use").concat()), says(&["end"])]);
     let home = Home::with(&mock);
-    let _daemon = home.start();
-    let mut runtime = Client::runtime(&home.socket("a"));
+    let (_daemon, mut runtime) = home.serve();
     let answer = runtime.says(1, "x");
     // The runtime gets what it can use.
     assert_eq!(
@@ -246,8 +241,7 @@ fn what_says_nothing_leaves_the_conversation_whole() {
     let silent = || Answer::Stream(anthropic_events(&[], "end_turn").concat());
     let mock = Mock::with([silent(), silent(), says(&["at last"])]);
     let home = Home::with(&mock);
-    let _daemon = home.start();
-    let mut runtime = Client::runtime(&home.socket("a"));
+    let (_daemon, mut runtime) = home.serve();
     assert_eq!(runtime.says(1, "one")["result"], json!({ "stop_reason": "end_turn", "content": [] }));
     // An empty text is no block that the provider would take.
     assert_eq!(runtime.says(2, "")["result"]["stop_reason"], "end_turn");
@@ -264,8 +258,7 @@ fn limits_are_looked_at_before_the_call_and_survive_a_restart() {
     // An answer uses 20 tokens: 10 read, 3 of the cache, 7 written.
     home.agent("a", &mock, "price = { input = 1_000_000, output = 0.0 }\n[limits]\ntokens_per_day = 30");
     home.agent("b", &mock, "[limits]\nturns_per_minute = 1");
-    let daemon = home.start();
-    let mut runtime = Client::runtime(&home.socket("a"));
+    let (daemon, mut runtime) = home.serve();
     runtime.says(1, "x");
     assert_eq!(runtime.says(2, "x")["result"]["content"][0]["text"], "2", "20 are used of 30");
     let refused = runtime.says(3, "x")["error"].clone();
@@ -288,11 +281,8 @@ fn our_own_key_never_comes_back() {
         [text_block(&text), tool_block("t", "bash", &["{\"command\":\"echo sk-secret-", "key-of-a\"}"])];
     let mock = Mock::with([Answer::Stream(anthropic_events(&blocks, "tool_use").concat())]);
     let home = Home::with(&mock);
-    let _daemon = home.start();
-    let mut runtime = Client::runtime(&home.socket("a"));
-    let mut sender = Client::sender(&home.socket("a"), "x");
-    sender.expect();
-    runtime.human();
+    let (_daemon, mut runtime) = home.serve();
+    let mut sender = Client::delivered(&home.socket("a"), "x", &mut runtime);
     runtime.write(&turn(1, json!([user("x")])));
     let (answer, streamed) = runtime.answer();
     let mut all = format!("{answer} {} {:?}", text_of(&streamed), home.logged("a"));
@@ -334,8 +324,7 @@ fn openai_is_asked_and_understood() {
     ]);
     let home = Home::empty();
     openai_agent(&home, &mock);
-    let daemon = home.start();
-    let mut runtime = Client::runtime(&home.socket("a"));
+    let (daemon, mut runtime) = home.serve();
     let tool = json!({ "name": "bash", "description": "Run", "parameters": { "type": "object" } });
     let image =
         json!({ "type": "image", "source": { "type": "base64", "media_type": "image/png", "data": "AA==" } });
@@ -389,8 +378,7 @@ fn openai_streams_that_break_are_errors() {
     let home = Home::empty();
     let mock = Mock::new();
     openai_agent(&home, &mock);
-    let _daemon = home.start();
-    let mut runtime = Client::runtime(&home.socket("a"));
+    let (_daemon, mut runtime) = home.serve();
     let whole = openai(&[chunk(json!({ "content": "short" }), None), chunk(json!({}), Some("stop"))]);
     let text = String::from_utf8(whole.clone()).unwrap();
     let no_done = text.replace("data: [DONE]\n\n", "");
@@ -432,8 +420,7 @@ fn a_call_that_was_cut_off_by_the_token_limit_is_not_run() {
     let blocks = [text_block(&["I will"]), tool_block("t", "bash", &["{\"command\":\"rm -r"])];
     let mock = Mock::with([Answer::Stream(anthropic_events(&blocks, "max_tokens").concat()), says(&["ok"])]);
     let home = Home::with(&mock);
-    let _daemon = home.start();
-    let mut runtime = Client::runtime(&home.socket("a"));
+    let (_daemon, mut runtime) = home.serve();
     let answer = runtime.says(1, "x");
     assert_eq!(
         answer["result"],

@@ -23,8 +23,7 @@ fn asked_with(more: &str) -> Vec<Asked> {
     let mock = Mock::with([says(&["1"]), calls(&[("t1", "bash", "{}")]), says(&["2"])]);
     let home = Home::empty();
     home.agent("a", &mock, more);
-    let _daemon = home.start();
-    let mut runtime = Client::runtime(&home.socket("a"));
+    let (_daemon, mut runtime) = home.serve();
     for request in
         [with_tool(1, "", "one"), with_tool(2, "Be brief.", "two"), turn(3, json!([tool_result("t1", "x")]))]
     {
@@ -100,11 +99,8 @@ fn a_turn_that_the_provider_pauses_goes_on_by_itself() {
     let rest = anthropic_events(&[(found.clone(), Vec::new()), text_block(&["It rains."])], "end_turn");
     let mock = Mock::with([pauses("I look. "), Answer::Stream(rest.concat()), says(&["next"])]);
     let home = Home::with(&mock);
-    let daemon = home.start();
-    let mut runtime = Client::runtime(&home.socket("a"));
-    let mut sender = Client::sender(&home.socket("a"), "weather?");
-    assert_eq!(sender.expect()["result"]["status"], "delivered");
-    runtime.human();
+    let (daemon, mut runtime) = home.serve();
+    let mut sender = Client::delivered(&home.socket("a"), "weather?", &mut runtime);
     runtime.write(&turn(1, json!([user("weather?")])));
     let (answer, streamed) = runtime.answer();
     // One turn, one answer: nothing of the pause, and of the provider's own tool nothing either.
@@ -168,21 +164,17 @@ fn what_would_cost_more_than_a_day_may_is_refused_and_not_asked() {
     let mock = Mock::with([says(&["1"]), says(&["2"]), says(&["3"])]);
     let home = Home::empty();
     costing(&home, &mock, 15.0, "");
-    let daemon = home.start();
-    let mut runtime = Client::runtime(&home.socket("a"));
+    let (daemon, mut runtime) = home.serve();
     for (id, text) in [(1, "1"), (2, "2")] {
         assert_eq!(runtime.says(id, "x")["result"]["content"][0]["text"], text, "10 are used of 15");
     }
-    let mut sender = Client::sender(&home.socket("a"), "x");
-    assert_eq!(sender.expect()["result"]["status"], "delivered");
-    runtime.human();
+    let mut sender = Client::delivered(&home.socket("a"), "x", &mut runtime);
     is_refused(&runtime.says(3, "x"), "a cost of 15 a day (20.00 is used)");
     let failed = sender.expect();
     assert_eq!(failed["method"], "error");
     assert!(failed["params"]["message"].as_str().unwrap().contains("a cost of 15 a day"), "{failed}");
     daemon.kill();
-    let _daemon = home.start();
-    let mut runtime = Client::runtime(&home.socket("a"));
+    let (_daemon, mut runtime) = home.serve();
     is_refused(&runtime.says(1, "x"), "(20.00 is used)");
     assert_eq!(mock.asked().len(), 2, "what was refused did not reach the provider");
     costing(&home, &mock, 25.0, "");
@@ -198,8 +190,7 @@ fn a_cost_that_is_reached_within_a_turn_ends_it_there() {
     let mock = Mock::with([calls(&[("m1", "m", "{}")]), says(&["on"])]);
     let home = Home::empty();
     costing(&home, &mock, 5.0, &mcp);
-    let _daemon = home.start();
-    let mut runtime = Client::runtime(&home.socket("a"));
+    let (_daemon, mut runtime) = home.serve();
     is_refused(&runtime.says(1, "x"), "a cost of 5 a day (10.00 is used)");
     assert_eq!((server.got("tools/call").len(), mock.asked().len()), (1, 1));
     costing(&home, &mock, 50.0, &mcp);
@@ -218,8 +209,7 @@ fn two_messages<'h>(
     most: u32,
 ) -> (Daemon<'h>, Client, Client, Client) {
     home.agent("a", mock, &format!("max_mcp_rounds = {most}\n{}", server.section("s", "")));
-    let daemon = home.start();
-    let mut runtime = Client::runtime(&home.socket("a"));
+    let (daemon, mut runtime) = home.serve();
     let mut first = Client::sender(&home.socket("a"), "1");
     assert_eq!(first.expect()["result"]["status"], "delivered");
     let mut second = Client::sender(&home.socket("a"), "2");

@@ -24,8 +24,7 @@ fn without_a_runtime_a_send_is_told_so() {
 fn a_message_goes_round() {
     let mock = Mock::with([calls(&[("t1", "bash", r#"{"command":"ls"}"#)]), says(&["Hel", "lo"])]);
     let home = Home::with(&mock);
-    let _daemon = home.start();
-    let mut runtime = Client::runtime(&home.socket("a"));
+    let (_daemon, mut runtime) = home.serve();
     let mut sender = Client::connect(&home.socket("a"));
     let content = json!([{ "type": "text", "text": "hi" }, { "type": "image", "media_type": "image/png", "data": "AA==" }]);
     sender.write(&json!({ "jsonrpc": "2.0", "id": "x", "method": "send", "params": { "content": content } }));
@@ -72,11 +71,8 @@ fn a_queued_sender_hears_nothing_before_delivered() {
         says(&["third"]),
     ]);
     let home = Home::with(&mock);
-    let daemon = home.start();
-    let mut runtime = Client::runtime(&home.socket("a"));
-    let mut first = Client::sender(&home.socket("a"), "1");
-    assert_eq!(first.expect()["result"]["status"], "delivered");
-    runtime.human();
+    let (daemon, mut runtime) = home.serve();
+    let mut first = Client::delivered(&home.socket("a"), "1", &mut runtime);
     runtime.write(&turn(1, json!([user("1")])));
     assert_eq!(text_of(&[first.expect()]), "first");
     let mut second = Client::sender(&home.socket("a"), "2");
@@ -103,11 +99,8 @@ fn a_queued_sender_hears_nothing_before_delivered() {
 #[test]
 fn a_dead_runtime_is_the_truth_for_everyone_who_waits() {
     let home = Home::with(&Mock::new());
-    let _daemon = home.start();
-    let mut runtime = Client::runtime(&home.socket("a"));
-    let mut first = Client::sender(&home.socket("a"), "1");
-    assert_eq!(first.expect()["result"]["status"], "delivered");
-    runtime.human();
+    let (_daemon, mut runtime) = home.serve();
+    let mut first = Client::delivered(&home.socket("a"), "1", &mut runtime);
     let mut second = Client::sender(&home.socket("a"), "2");
     assert_eq!(second.expect()["result"]["status"], "queued");
     drop(runtime);
@@ -131,19 +124,14 @@ fn a_runtime_that_dies_in_mid_turn_leaves_a_usable_agent() {
         says(&["again"]),
     ]);
     let home = Home::with(&mock);
-    let _daemon = home.start();
-    let mut runtime = Client::runtime(&home.socket("a"));
-    let mut sender = Client::sender(&home.socket("a"), "1");
-    sender.expect();
-    runtime.human();
+    let (_daemon, mut runtime) = home.serve();
+    let mut sender = Client::delivered(&home.socket("a"), "1", &mut runtime);
     runtime.write(&turn(1, json!([user("1")])));
     mock.wait_asked(1);
     drop(runtime);
     assert_eq!(method(&sender.expect()), "error");
     let mut runtime = Client::runtime(&home.socket("a"));
-    let mut sender = Client::sender(&home.socket("a"), "2");
-    assert_eq!(sender.expect()["result"]["status"], "delivered");
-    runtime.human();
+    let _sender = Client::delivered(&home.socket("a"), "2", &mut runtime);
     assert_eq!(runtime.says(1, "2")["result"]["content"][0]["text"], "again");
     // What was said before is kept, and not merged with what came after.
     assert_eq!(mock.last().messages().len(), 2);
@@ -180,11 +168,8 @@ fn a_failed_turn_is_an_error_for_its_subscriber_and_the_queue_moves_on() {
         says(&["better"]),
     ]);
     let home = Home::with(&mock);
-    let _daemon = home.start();
-    let mut runtime = Client::runtime(&home.socket("a"));
-    let mut first = Client::sender(&home.socket("a"), "1");
-    first.expect();
-    runtime.human();
+    let (_daemon, mut runtime) = home.serve();
+    let mut first = Client::delivered(&home.socket("a"), "1", &mut runtime);
     let mut second = Client::sender(&home.socket("a"), "2");
     assert_eq!(second.expect()["result"]["status"], "queued");
     let answer = runtime.says(1, "1");
@@ -209,11 +194,8 @@ fn a_failed_turn_is_an_error_for_its_subscriber_and_the_queue_moves_on() {
 #[test]
 fn wrong_params_of_a_turn_do_not_leave_the_agent_busy() {
     let home = Home::with(&Mock::new());
-    let _daemon = home.start();
-    let mut runtime = Client::runtime(&home.socket("a"));
-    let mut sender = Client::sender(&home.socket("a"), "1");
-    sender.expect();
-    runtime.human();
+    let (_daemon, mut runtime) = home.serve();
+    let mut sender = Client::delivered(&home.socket("a"), "1", &mut runtime);
     runtime.write(&json!({ "jsonrpc": "2.0", "id": 1, "method": "turn", "params": { "messages": 7 } }));
     assert_eq!(runtime.answer().0["error"]["code"], -32602);
     assert_eq!(method(&sender.expect()), "error");
@@ -223,8 +205,7 @@ fn wrong_params_of_a_turn_do_not_leave_the_agent_busy() {
 #[test]
 fn the_queue_is_bounded() {
     let home = Home::with(&Mock::new());
-    let _daemon = home.start();
-    let mut runtime = Client::runtime(&home.socket("a"));
+    let (_daemon, mut runtime) = home.serve();
     let mut senders: Vec<Client> =
         (0..66).map(|i| Client::sender(&home.socket("a"), &i.to_string())).collect();
     let answers: Vec<Value> = senders.iter_mut().map(Client::expect).collect();
@@ -239,8 +220,7 @@ fn the_queue_is_bounded() {
 fn a_connection_sends_one_message_at_a_time() {
     let mock = Mock::with([says(&["1"])]);
     let home = Home::with(&mock);
-    let _daemon = home.start();
-    let mut runtime = Client::runtime(&home.socket("a"));
+    let (_daemon, mut runtime) = home.serve();
     let mut sender = Client::sender(&home.socket("a"), "1");
     sender.expect();
     sender.write(&send("2"));

@@ -121,6 +121,12 @@ impl Home {
         self.start_with(&[])
     }
 
+    /// The same, with a runtime of agent `a`.
+    pub(crate) fn serve(&self) -> (Daemon<'_>, Client) {
+        let daemon = self.start();
+        (daemon, Client::runtime(&self.socket("a")))
+    }
+
     pub(crate) fn start_with(&self, environment: &[(&str, &str)]) -> Daemon<'_> {
         let mut command = self.ringfence(&["agent", "start"]);
         command.envs(environment.iter().copied());
@@ -294,6 +300,14 @@ impl Client {
         let mut client = Self::connect(socket);
         client.write(&send(text));
         client
+    }
+
+    /// The same, whose message the runtime has.
+    pub(crate) fn delivered(socket: &Path, text: &str, runtime: &mut Self) -> Self {
+        let mut sender = Self::sender(socket, text);
+        assert_eq!(sender.expect()["result"]["status"], "delivered");
+        runtime.human();
+        sender
     }
 
     pub(crate) fn write(&mut self, message: &Value) {

@@ -16,8 +16,7 @@ fn results_go_back_in_the_order_of_the_calls_with_all_that_is_in_them() {
     let three = [("t1", "bash", "{}"), ("t2", "read_file", "{}"), ("t3", "bash", "{}")];
     let mock = Mock::with([calls(&three), says(&["ok"])]);
     let home = Home::with(&mock);
-    let _daemon = home.start();
-    let mut runtime = Client::runtime(&home.socket("a"));
+    let (_daemon, mut runtime) = home.serve();
     let answer = runtime.says(1, "x");
     assert_eq!(answer["result"]["tool_calls"].as_array().unwrap().len(), 3);
     let failed = json!({ "role": "tool", "tool_call_id": "t2", "is_error": true, "content": [
@@ -44,8 +43,7 @@ fn a_credential_in_streamed_arguments_is_taken_out_however_it_is_escaped_and_cut
     let answer = anthropic_events(&[tool_block("t1", "bash", &pieces)], "tool_use");
     let mock = Mock::with([Answer::Stream(answer.concat())]);
     let home = Home::with(&mock);
-    let _daemon = home.start();
-    let mut runtime = Client::runtime(&home.socket("a"));
+    let (_daemon, mut runtime) = home.serve();
     runtime.write(&turn(1, json!([user("x")])));
     let (answer, streamed) = runtime.answer();
     let clean = json!({ "command": "echo [redacted] | \"base64\" #\u{e9}" });
@@ -58,8 +56,7 @@ fn a_credential_in_streamed_arguments_is_taken_out_however_it_is_escaped_and_cut
 fn results_that_do_not_fit_the_calls_are_refused_and_can_be_sent_again() {
     let mock = Mock::with([calls(&[("t1", "bash", "{}"), ("t2", "bash", "{}")]), says(&["ok"])]);
     let home = Home::with(&mock);
-    let _daemon = home.start();
-    let mut runtime = Client::runtime(&home.socket("a"));
+    let (_daemon, mut runtime) = home.serve();
     runtime.says(1, "x");
     for (results, what) in [
         (json!([tool_result("t1", "")]), "t2"),
@@ -80,8 +77,7 @@ fn results_that_do_not_fit_the_calls_are_refused_and_can_be_sent_again() {
 fn calls_that_nobody_answered_are_answered_before_the_next_message() {
     let mock = Mock::with([calls(&[("t1", "bash", "{}")]), says(&["ok"])]);
     let home = Home::with(&mock);
-    let _daemon = home.start();
-    let mut runtime = Client::runtime(&home.socket("a"));
+    let (_daemon, mut runtime) = home.serve();
     runtime.says(1, "x");
     drop(runtime);
     let mut runtime = Client::runtime(&home.socket("a"));
@@ -99,8 +95,7 @@ fn the_cap_of_rounds_answers_frees_the_agent_and_moves_on() {
     let mock = Mock::with([call("t1"), call("t2"), says(&["next"])]);
     let home = Home::empty();
     home.agent("a", &mock, "max_rounds = 2");
-    let _daemon = home.start();
-    let mut runtime = Client::runtime(&home.socket("a"));
+    let (_daemon, mut runtime) = home.serve();
     let mut first = Client::sender(&home.socket("a"), "1");
     first.expect();
     let mut second = Client::sender(&home.socket("a"), "2");
@@ -121,11 +116,8 @@ fn the_cap_of_rounds_answers_frees_the_agent_and_moves_on() {
 fn a_runtime_that_stops_by_itself_frees_the_agent() {
     let mock = Mock::with([calls(&[("t1", "bash", "{}")]), says(&["next"])]);
     let home = Home::with(&mock);
-    let _daemon = home.start();
-    let mut runtime = Client::runtime(&home.socket("a"));
-    let mut sender = Client::sender(&home.socket("a"), "1");
-    sender.expect();
-    runtime.human();
+    let (_daemon, mut runtime) = home.serve();
+    let mut sender = Client::delivered(&home.socket("a"), "1", &mut runtime);
     runtime.says(1, "1");
     let mut request = turn(2, json!([tool_result("t1", "not run")]));
     request["params"]["stop"] = json!("max_iterations");
@@ -145,11 +137,8 @@ fn a_runtime_that_falls_silent_is_given_up_but_may_come_back() {
         let mock = Mock::with([calls(&[("t1", "bash", "{}")]), says(&["late"])]);
         let home = Home::empty();
         home.agent("a", &mock, "runtime_timeout = 1");
-        let _daemon = home.start();
-        let mut runtime = Client::runtime(&home.socket("a"));
-        let mut first = Client::sender(&home.socket("a"), "1");
-        first.expect();
-        runtime.human();
+        let (_daemon, mut runtime) = home.serve();
+        let mut first = Client::delivered(&home.socket("a"), "1", &mut runtime);
         runtime.says(1, "1");
         let mut second = Client::sender(&home.socket("a"), "2");
         if second.expect()["result"]["status"] != "queued" {
@@ -168,8 +157,7 @@ fn a_runtime_that_falls_silent_is_given_up_but_may_come_back() {
 fn tools_are_checked_when_they_are_sent() {
     let mock = Mock::with([says(&["ok"])]);
     let home = Home::with(&mock);
-    let _daemon = home.start();
-    let mut runtime = Client::runtime(&home.socket("a"));
+    let (_daemon, mut runtime) = home.serve();
     let tool = |name: &str| json!({ "name": name, "description": "", "parameters": { "type": "object" } });
     for tools in [
         json!([tool("bash"), tool("bash")]),

@@ -200,8 +200,7 @@ fn progress_goes_only_to_those_who_gave_a_token() {
 
 #[test]
 fn filters_of_the_command_line_are_text() {
-    let home = Home::new();
-    let mut client = home.client(&[], &[]);
+    let (home, mut client) = Home::with_client(&[], &[]);
     client.works("1");
     assert!(client.end().success());
     for hostile in

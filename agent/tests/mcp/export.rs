@@ -5,8 +5,7 @@ use serde_json::Value;
 
 /// A session with a call that passes, one that is flagged, one that is blocked, and one with a hostile name.
 fn recorded() -> Home {
-    let home = Home::new();
-    let mut client = home.client(&[], &[]);
+    let (home, mut client) = Home::with_client(&[], &[]);
     client.send(
         "{\"jsonrpc\":\"2.0\",\"id\":0,\"method\":\"initialize\",\"params\":{\"clientInfo\":{\"name\":\"an-editor\",\"version\":\"1\"}}}\n",
     );
@@ -86,8 +85,7 @@ fn rows(database: &rusqlite::Connection, table: &str) -> Vec<Vec<rusqlite::types
 
 #[test]
 fn sql_is_a_copy_value_for_value() {
-    let home = Home::new();
-    let mut client = home.client(&[], &["stderr"]);
+    let (home, mut client) = Home::with_client(&[], &["stderr"]);
     for (id, tool) in ["text", "null", "number", "list", "error"].iter().enumerate() {
         client.call(&id.to_string(), &format!("read_bare_{tool}"));
         assert!(client.out.line().contains(&format!("\"id\":{id},")));

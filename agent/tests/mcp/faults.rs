@@ -19,8 +19,7 @@ fn journal_size(home: &Home) -> u64 {
 
 #[test]
 fn a_full_disk_stops_calls_until_there_is_room() {
-    let home = Home::new();
-    let mut client = home.client(&[], &[]);
+    let (home, mut client) = Home::with_client(&[], &[]);
     client.works("1");
     // No byte more; and a part of an entry.
     for (id, room) in [("2", 0), ("3", 100)] {
@@ -49,8 +48,7 @@ fn a_full_disk_stops_calls_until_there_is_room() {
 
 #[test]
 fn a_full_disk_is_warned_about_on_every_call_where_that_was_asked_for() {
-    let home = Home::new();
-    let mut client = home.client(&["--on-audit-failure", "allow"], &[]);
+    let (home, mut client) = Home::with_client(&["--on-audit-failure", "allow"], &[]);
     client.works("1");
     eventually("the answer is on record", || (home.journal().len() >= 3).then_some(()));
     limit(&client, Some(journal_size(&home)));
@@ -208,8 +206,7 @@ fn a_port_in_use_is_shared_or_exchanged_and_that_is_said() {
 
 #[test]
 fn rows_are_committed_when_the_interceptor_ends() {
-    let home = Home::new();
-    let mut client = home.client(&[], &[]);
+    let (home, mut client) = Home::with_client(&[], &[]);
     for id in 0..50 {
         client.works(&id.to_string());
     }

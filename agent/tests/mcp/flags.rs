@@ -114,8 +114,7 @@ fn the_flags_of_the_design_document_work_and_the_home_is_expanded() {
 fn a_secret_of_the_servers_command_line_is_stored_only_where_that_was_asked_for() {
     let secret = "postgresql://me:hunter2@localhost/db";
     for (options, stored) in [(&[][..], false), (&["--store-raw"][..], true)] {
-        let home = Home::new();
-        let mut client = home.client(options, &["--odd", secret, "--api-key", "xyzzy"]);
+        let (home, mut client) = Home::with_client(options, &["--odd", secret, "--api-key", "xyzzy"]);
         client.works("1");
         assert!(client.end().success());
         let entries = home.journal();
@@ -130,8 +129,7 @@ fn a_secret_of_the_servers_command_line_is_stored_only_where_that_was_asked_for(
 
 #[test]
 fn whoever_reads_nothing_of_a_command_makes_none_panic() {
-    let home = Home::new();
-    let mut client = home.client(&[], &[]);
+    let (home, mut client) = Home::with_client(&[], &[]);
     client.works("1");
     assert!(client.end().success());
     let db = home.text("audit.db");

@@ -158,8 +158,7 @@ fn answers(client: &Client, count: usize) -> String {
 
 #[test]
 fn each_is_refused_with_its_reason_and_the_next_call_works() {
-    let home = Home::new();
-    let mut client = home.client(&[], &[]);
+    let (home, mut client) = Home::with_client(&[], &[]);
     let mut forwarded = Vec::new();
     for Case { line, id, reason, control } in cases() {
         let shown = String::from_utf8_lossy(&line[..line.len().min(200)]).into_owned();
@@ -203,8 +202,7 @@ fn each_is_refused_with_its_reason_and_the_next_call_works() {
 
 #[test]
 fn lenient_forwards_the_very_bytes_and_says_so() {
-    let home = Home::new();
-    let mut client = home.client(&["--lenient"], &[]);
+    let (home, mut client) = Home::with_client(&["--lenient"], &[]);
     let mut sent = Vec::new();
     for Case { line, .. } in cases() {
         client.send(&line);
@@ -225,8 +223,7 @@ fn lenient_forwards_the_very_bytes_and_says_so() {
 
 #[test]
 fn unusual_lines_that_mean_one_thing_pass_as_they_are() {
-    let home = Home::new();
-    let mut client = home.client(&[], &[]);
+    let (home, mut client) = Home::with_client(&[], &[]);
     let mut sent = String::new();
     let ids = ["1", "\"1\"", "1.0", "9007199254740993", "-0", "\"\\u0061\"", "18446744073709551615", "1e2"];
     let answers = ["1", "\"1\"", "1.0", "9007199254740993", "0", "\"a\"", "18446744073709551615", "100.0"];
@@ -262,8 +259,7 @@ fn unusual_lines_that_mean_one_thing_pass_as_they_are() {
 
 #[test]
 fn ids_of_two_types_are_two_calls_and_each_answer_finds_its_own() {
-    let home = Home::new();
-    let mut client = home.client(&[], &[]);
+    let (home, mut client) = Home::with_client(&[], &[]);
     client.call("1", "read_silence");
     client.call("\"1\"", "read_text");
     assert_eq!(client.out.line(), answered("\"1\""));
@@ -280,8 +276,7 @@ fn ids_of_two_types_are_two_calls_and_each_answer_finds_its_own() {
 
 #[test]
 fn what_the_server_says_passes_whatever_it_is() {
-    let home = Home::new();
-    let mut client = home.client(&[], &[]);
+    let (home, mut client) = Home::with_client(&[], &[]);
     client.call("1", "read_garbage");
     assert_eq!(client.out.line(), "this is not JSON\n");
     assert_eq!(client.out.line(), "\n");
@@ -297,8 +292,7 @@ fn what_the_server_says_passes_whatever_it_is() {
 
 #[test]
 fn a_batch_goes_whole_or_not_at_all() {
-    let home = Home::new();
-    let mut client = home.client(&[], &[]);
+    let (home, mut client) = Home::with_client(&[], &[]);
     let one = |id: &str, tool: &str| crate::support::call(id, tool).trim_end().to_owned();
     let good = format!("[{},{}]\n", one("1", "read_it"), one("2", "read_it"));
     client.send(&good);

@@ -20,10 +20,16 @@ fn gone(pids: &[i32]) {
     }
 }
 
+/// Has the server start what leaves its group and session.
+fn escapee(client: &mut Client) -> i32 {
+    client.call("1", "read_escapee");
+    let answer: Value = serde_json::from_str(&client.out.line()).expect("JSON");
+    i32::try_from(answer["result"]["pid"].as_i64().expect("a pid")).expect("a pid")
+}
+
 #[test]
 fn the_end_of_input_reaches_the_server() {
-    let home = Home::new();
-    let mut client = home.client(&[], &["polite"]);
+    let (home, mut client) = Home::with_client(&[], &["polite"]);
     client.works("1");
     let below = home.below(&client);
     assert!(client.end().success());
@@ -34,8 +40,7 @@ fn the_end_of_input_reaches_the_server() {
 
 #[test]
 fn the_last_line_needs_no_end() {
-    let home = Home::new();
-    let mut client = home.client(&[], &[]);
+    let (home, mut client) = Home::with_client(&[], &[]);
     client.works("1");
     let last = call("2", "read_it");
     client.send(last.trim_end());
@@ -47,11 +52,8 @@ fn the_last_line_needs_no_end() {
 
 #[test]
 fn a_server_that_does_not_end_is_ended() {
-    let home = Home::new();
-    let mut client = home.client(&[], &["stubborn"]);
-    client.call("1", "read_escapee");
-    let answer: Value = serde_json::from_str(&client.out.line()).expect("JSON");
-    let escapee = i32::try_from(answer["result"]["pid"].as_i64().expect("a pid")).expect("a pid");
+    let (_home, mut client) = Home::with_client(&[], &["stubborn"]);
+    let escapee = escapee(&mut client);
     assert!(lives(escapee), "the control");
     let began = std::time::Instant::now();
     assert_eq!(client.end().code(), Some(128 + 9), "neither its end of input nor SIGTERM did it");
@@ -93,8 +95,7 @@ fn the_end_of_the_servers_output_reaches_the_client() {
 
 #[test]
 fn signals_pass_through() {
-    let home = Home::new();
-    let mut client = home.client(&[], &["signals"]);
+    let (_home, mut client) = Home::with_client(&[], &["signals"]);
     client.works("1");
     for (number, signaled) in [(2, Signal::INT), (1, Signal::HUP), (10, Signal::USR1)] {
         signal(client.pid(), signaled);
@@ -107,11 +108,8 @@ fn signals_pass_through() {
 
 #[test]
 fn the_server_and_what_it_started_end_with_a_killed_interceptor() {
-    let home = Home::new();
-    let mut client = home.client(&[], &["stubborn"]);
-    client.call("1", "read_escapee");
-    let answer: Value = serde_json::from_str(&client.out.line()).expect("JSON");
-    let escapee = i32::try_from(answer["result"]["pid"].as_i64().expect("a pid")).expect("a pid");
+    let (home, mut client) = Home::with_client(&[], &["stubborn"]);
+    let escapee = escapee(&mut client);
     let mut below = home.below(&client);
     assert!(
         below.len() >= 4 && below.contains(&escapee),
@@ -130,11 +128,8 @@ const KEEPERS: [&str; 4] = ["interceptor", "guard", "keeper", "server"];
 /// Starts a session whose server has lost a process, has `kill` kill some of its processes, and sees everything end but the
 /// auditor.
 fn nothing_outlives(what: &str, kill: impl Fn(&[i32])) {
-    let home = Home::new();
-    let mut client = home.client(&[], &["stubborn"]);
-    client.call("1", "read_escapee");
-    let answer: Value = serde_json::from_str(&client.out.line()).expect("JSON");
-    let escapee = i32::try_from(answer["result"]["pid"].as_i64().expect("a pid")).expect("a pid");
+    let (home, mut client) = Home::with_client(&[], &["stubborn"]);
+    let escapee = escapee(&mut client);
     let below = home.below(&client).into_iter().filter(|pid| *pid != escapee);
     // The server's own children come behind it.
     let keepers: Vec<i32> = std::iter::once(client.pid()).chain(below).take(KEEPERS.len()).collect();
@@ -172,8 +167,7 @@ fn whichever_two_of_a_session_are_killed_nothing_stays() {
 
 #[test]
 fn the_interceptor_goes_on_without_the_auditor() {
-    let home = Home::new();
-    let mut client = home.client(&[], &[]);
+    let (home, mut client) = Home::with_client(&[], &[]);
     for round in 0..3 {
         client.works(&format!("{round}"));
         kill_auditors(&home);

@@ -68,8 +68,7 @@ fn a_file_that_is_no_database_stays_as_it_is() {
 
 #[test]
 fn ids_are_known_by_their_beginnings_and_unknown_ones_are_said() {
-    let home = Home::new();
-    let mut client = home.client(&[], &[]);
+    let (home, mut client) = Home::with_client(&[], &[]);
     client.works("1");
     client.call("2", "create_it");
     assert_eq!(client.out.line(), answered("2"));

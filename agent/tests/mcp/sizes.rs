@@ -26,8 +26,7 @@ fn long_call(id: &str, length: usize) -> String {
 
 #[test]
 fn ten_mebibytes_pass() {
-    let home = Home::new();
-    let mut client = home.client(&[], &[]);
+    let (home, mut client) = Home::with_client(&[], &[]);
     let line = long_call("1", 10 << 20);
     client.send(&line);
     assert_eq!(client.out.line(), answered("1"));
@@ -45,8 +44,7 @@ fn ten_mebibytes_pass() {
 
 #[test]
 fn a_longer_line_than_the_limit_is_refused_and_the_next_passes() {
-    let home = Home::new();
-    let mut client = home.client(&["--max-line", "4096"], &[]);
+    let (home, mut client) = Home::with_client(&["--max-line", "4096"], &[]);
     let fits = long_call("1", 3900);
     assert!((3900..=4096).contains(&fits.len()), "the control");
     client.send(&fits);
@@ -67,8 +65,7 @@ fn a_longer_line_than_the_limit_is_refused_and_the_next_passes() {
 
 #[test]
 fn a_gibibyte_from_the_client_is_refused_in_bounded_memory() {
-    let home = Home::new();
-    let mut client = home.client(&[], &[]);
+    let (home, mut client) = Home::with_client(&[], &[]);
     let piece = "z".repeat(1 << 20);
     for _ in 0..1024 {
         client.send(&piece);

@@ -37,8 +37,7 @@ fn pieces(home: &Home) -> (String, u64) {
 #[test]
 fn two_hundred_kilobytes_at_the_start_are_on_record_line_for_line() {
     let expected = ("x".repeat(79) + "\n").repeat(2560);
-    let home = Home::new();
-    let mut client = home.client(&[], &["stderr"]);
+    let (home, mut client) = Home::with_client(&[], &["stderr"]);
     client.works("1");
     assert!(client.end().success());
     assert_eq!(client.errors.rest(), expected, "the client sees it");

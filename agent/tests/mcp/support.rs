@@ -28,6 +28,13 @@ impl Home {
         Self { dir: tempfile::tempdir().expect("a folder") }
     }
 
+    /// The same, and its client.
+    pub(crate) fn with_client(options: &[&str], traits: &[&str]) -> (Self, Client) {
+        let home = Self::new();
+        let client = home.client(options, traits);
+        (home, client)
+    }
+
     /// The binary, at home here.
     pub(crate) fn ringfence(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_ringfence"));

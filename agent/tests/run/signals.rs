@@ -96,6 +96,13 @@ impl Terminal {
         stdin.flush().unwrap();
     }
 
+    /// Types it, and waits until the other was printed.
+    #[track_caller]
+    fn ask(&mut self, text: &str, answer: &str) {
+        self.type_in(text);
+        self.expect(answer);
+    }
+
     /// Waits until a text was printed, and forgets everything up to it.
     #[track_caller]
     fn expect(&mut self, text: &str) {
@@ -132,6 +139,14 @@ impl Drop for Terminal {
     }
 }
 
+/// A shell on a terminal of a host that has the profile `open`.
+fn shell() -> (Host, Terminal) {
+    let host = Host::new();
+    host.profile("open", OPEN);
+    let terminal = Terminal::open(&host, "bash --norc -i");
+    (host, terminal)
+}
+
 /// Answers each line it is given, so that a test knows that it runs, and in the foreground.
 const ANSWERING: &str = "sed -u s/^/got:/";
 
@@ -142,48 +157,34 @@ fn an_interactive_shell_works() {
     let mut terminal = Terminal::open(&host, &format!("{RINGFENCE} run -p open -- bash --norc -i"));
     terminal.expect("enforcement:");
     // The quotes keep the echo of what is typed from being what is waited for.
-    terminal.type_in("tty && echo on''e\n");
-    terminal.expect("/dev/pts/");
+    terminal.ask("tty && echo on''e\n", "/dev/pts/");
     terminal.expect("one");
     terminal.type_in(&format!("{ANSWERING}\n"));
-    terminal.type_in("alpha\n");
-    terminal.expect("got:alpha");
+    terminal.ask("alpha\n", "got:alpha");
     // Job control: the inner shell stops and continues its own job.
-    terminal.type_in("\x1a");
-    terminal.expect("Stopped");
+    terminal.ask("\x1a", "Stopped");
     terminal.expect("bash-");
     terminal.type_in("fg\n");
-    terminal.type_in("beta\n");
-    terminal.expect("got:beta");
+    terminal.ask("beta\n", "got:beta");
     terminal.type_in("\x03");
     // What is typed before the prompt is back, Ctrl-C throws away.
     terminal.expect("bash-");
-    terminal.type_in("echo status''=$?\n");
-    terminal.expect("status=130");
+    terminal.ask("echo status''=$?\n", "status=130");
     terminal.type_in("exit 9\n");
     assert_eq!(wait(&mut terminal.child), Some(9));
 }
 
 #[test]
 fn the_outer_shell_can_stop_and_continue_the_launcher() {
-    let host = Host::new();
-    host.profile("open", OPEN);
-    let mut terminal = Terminal::open(&host, "bash --norc -i");
-    terminal.type_in(&format!("{RINGFENCE} run -p open -- {ANSWERING}\n"));
-    terminal.expect("enforcement:");
-    terminal.type_in("first\n");
-    terminal.expect("got:first");
-    terminal.type_in("\x1a");
-    terminal.expect("Stopped");
-    terminal.type_in("echo outer''shell\n");
-    terminal.expect("outershell");
+    let (_host, mut terminal) = shell();
+    terminal.ask(&format!("{RINGFENCE} run -p open -- {ANSWERING}\n"), "enforcement:");
+    terminal.ask("first\n", "got:first");
+    terminal.ask("\x1a", "Stopped");
+    terminal.ask("echo outer''shell\n", "outershell");
     terminal.type_in("fg\n");
-    terminal.type_in("again\n");
-    terminal.expect("got:again");
-    terminal.type_in("\x03");
-    terminal.expect("bash-");
-    terminal.type_in("echo status''=$?; exit 4\n");
-    terminal.expect("status=130");
+    terminal.ask("again\n", "got:again");
+    terminal.ask("\x03", "bash-");
+    terminal.ask("echo status''=$?; exit 4\n", "status=130");
     assert_eq!(wait(&mut terminal.child), Some(4));
 }
 
@@ -206,12 +207,9 @@ fn without_a_terminal_the_command_is_a_session_of_its_own() {
 
 #[test]
 fn on_a_terminal_the_command_is_the_foreground_group_of_the_same_session() {
-    let host = Host::new();
-    host.profile("open", OPEN);
-    let mut terminal = Terminal::open(&host, "bash --norc -i");
+    let (host, mut terminal) = shell();
     fs::write(host.path("where.sh"), format!("echo at=$({WHERE}).\n")).unwrap();
-    terminal.type_in(&format!("{RINGFENCE} run -p open -- sh where.sh\n"));
-    terminal.expect("at=");
+    terminal.ask(&format!("{RINGFENCE} run -p open -- sh where.sh\n"), "at=");
     let text = terminal.line(".");
     let [pid, group, session, foreground] = numbers(&text)[..] else { panic!("{text:?}") };
     assert_eq!((group, foreground), (pid, pid));
@@ -246,50 +244,36 @@ fn a_stop_of_everything_inside_stops_nothing_outside() {
 
 #[test]
 fn a_background_command_that_reads_is_stopped_until_it_is_in_the_foreground() {
-    let host = Host::new();
-    host.profile("open", OPEN);
-    let mut terminal = Terminal::open(&host, "bash --norc -i");
-    terminal.type_in(&format!("{RINGFENCE} run -p open -- {ANSWERING} &\n"));
-    terminal.expect("enforcement:");
-    terminal.type_in("while ! jobs -s | grep -q sed; do sleep 0.01; done; echo is''stopped\n");
-    terminal.expect("isstopped");
+    let (_host, mut terminal) = shell();
+    terminal.ask(&format!("{RINGFENCE} run -p open -- {ANSWERING} &\n"), "enforcement:");
+    terminal.ask("while ! jobs -s | grep -q sed; do sleep 0.01; done; echo is''stopped\n", "isstopped");
     terminal.type_in("fg\n");
-    terminal.type_in("first\n");
-    terminal.expect("got:first");
-    terminal.type_in("\x03");
-    terminal.expect("bash-");
-    terminal.type_in("echo status''=$?; exit 4\n");
-    terminal.expect("status=130");
+    terminal.ask("first\n", "got:first");
+    terminal.ask("\x03", "bash-");
+    terminal.ask("echo status''=$?; exit 4\n", "status=130");
     assert_eq!(wait(&mut terminal.child), Some(4));
 }
 
 #[test]
 fn a_command_of_a_script_gets_the_terminal_when_it_reads() {
-    let host = Host::new();
-    host.profile("open", OPEN);
-    let mut terminal = Terminal::open(&host, "bash --norc -i");
+    let (_host, mut terminal) = shell();
     terminal.type_in(&format!("sh -c '{RINGFENCE} run -p open -- {ANSWERING}; echo after''=$?'\n"));
     terminal.expect("enforcement:");
-    terminal.type_in("line\n");
-    terminal.expect("got:line");
-    terminal.type_in("\x04");
-    terminal.expect("after=0");
+    terminal.ask("line\n", "got:line");
+    terminal.ask("\x04", "after=0");
     terminal.type_in("exit 5\n");
     assert_eq!(wait(&mut terminal.child), Some(5));
 }
 
 #[test]
 fn an_interrupt_reaches_a_command_in_a_pipeline() {
-    let host = Host::new();
-    host.profile("open", OPEN);
-    let mut terminal = Terminal::open(&host, "bash --norc -i");
+    let (_host, mut terminal) = shell();
     terminal.type_in(&format!(
         "{RINGFENCE} run -p open -- sh -c 'trap \"exit 9\" INT; echo be''gun; while :; do sleep 0.01; done' | cat; \
          true\n"
     ));
     terminal.expect("begun");
-    terminal.type_in("\x03");
-    terminal.expect("bash-");
+    terminal.ask("\x03", "bash-");
     terminal.type_in("exit 6\n");
     assert_eq!(wait(&mut terminal.child), Some(6));
 }

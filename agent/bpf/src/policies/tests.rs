@@ -72,14 +72,9 @@ fn root() -> Share {
 
 fn policy(places: usize, nets: u16) -> CompiledPolicy {
     let place = |n: usize| PlaceRule {
-        place: Place::Path(format!("/place{n}").into()),
-        kind: Kind::Tree,
         allow: 1,
-        deny: 0,
-        reset: 0,
         allow_rules: [Some(n as u32), None, None, None, None],
-        deny_rules: [None; 5],
-        reset_rule: None,
+        ..PlaceRule::nothing(Place::Path(format!("/place{n}").into()), Kind::Tree)
     };
     let net = |port| NetRule {
         addr: "::1".parse().unwrap(),
@@ -89,16 +84,12 @@ fn policy(places: usize, nets: u16) -> CompiledPolicy {
         rule: u32::from(port),
     };
     CompiledPolicy {
-        profile: "test".into(),
         audit_mode: true,
-        initial: 2,
         record: 5,
         inet: true,
         capabilities: Capabilities::from_bits(0x8000_0000_0000_0025),
-        flags: 0,
-        places: (0..places).map(place).collect(),
         nets: (1..=nets).map(net).collect(),
-        rules: Vec::new(),
+        ..crate::tests::policy(2, (0..places).map(place).collect())
     }
 }
 

@@ -1,8 +1,9 @@
 //! The table in memory of this process, read as the programs read it.
 
 use super::*;
+use crate::tests::{policy, rule};
 use proptest::prelude::*;
-use ringfence_policy::{compiled::CompiledPolicy, decide::Decider};
+use ringfence_policy::decide::Decider;
 
 const KEYS: Keys = Keys { k0: 0x9a3c_51f7_0d2e_8b61, k1: 0xd6e8_feb8_6659_fd93, k2: 0xa076_1d64_78bd_642f };
 
@@ -32,19 +33,6 @@ fn the_same_text_is_filed_elsewhere_for_each_kind_of_place() {
     let of = |seed| hash::descend(&KEYS, seed, hash::component(&KEYS, b".pem"));
     assert_eq!(prefix_of(&KEYS, 7, &places[2]), of(hash::prefix_seed(7)));
     assert_eq!(prefix_of(&KEYS, 7, &places[3]), of(hash::suffix_seed(7)));
-}
-
-fn rule(place: Place, kind: Kind, allow: u16, deny: u16, reset: u16) -> PlaceRule {
-    PlaceRule {
-        place,
-        kind,
-        allow,
-        deny,
-        reset,
-        allow_rules: [None; 5],
-        deny_rules: [None; 5],
-        reset_rule: None,
-    }
 }
 
 fn path(text: &str) -> Place {
@@ -312,18 +300,7 @@ proptest! {
         rules.dedup_by(|x, y| (&x.place, x.kind) == (&y.place, y.kind));
         let memory = Memory::new();
         prop_assume!(put(memory.table(), 1, seed, &rules).is_ok());
-        let policy = CompiledPolicy {
-            profile: "p".into(),
-            audit_mode: false,
-            initial: 0,
-            record: 0,
-            inet: false,
-            capabilities: ringfence_policy::Capabilities::NONE,
-            flags: 0,
-            places: rules.clone(),
-            nets: Vec::new(),
-            rules: Vec::new(),
-        };
+        let policy = policy(0, rules.clone());
         for target in targets {
             let found = lookup(memory.table(), seed, 0, target.as_bytes());
             prop_assert_eq!(found, naive(&rules, target.as_bytes()), "{}", target);

@@ -1,6 +1,7 @@
 //! The rule of moves (`ringfence_common::moves`) against a naive model: random rules in the table that the programs read,
 //! random moves, and every descendant's answer by both of its names, as `ringfence profile explain` gives it.
 
+use super::rule;
 use crate::table::{self, RuleTable, SLOTS};
 use proptest::prelude::*;
 use ringfence_common::{
@@ -134,31 +135,7 @@ fn policy(initial: u16, rules: Vec<PlaceRule>) -> CompiledPolicy {
     let mut places = rules;
     places.sort_by(|x, y| (&x.place, x.kind).cmp(&(&y.place, y.kind)));
     places.dedup_by(|x, y| (&x.place, x.kind) == (&y.place, y.kind));
-    CompiledPolicy {
-        profile: "p".into(),
-        audit_mode: false,
-        initial,
-        record: 0,
-        inet: false,
-        capabilities: ringfence_policy::Capabilities::NONE,
-        flags: 0,
-        places,
-        nets: Vec::new(),
-        rules: Vec::new(),
-    }
-}
-
-fn rule(place: Place, kind: Kind, allow: u16, deny: u16, reset: u16) -> PlaceRule {
-    PlaceRule {
-        place,
-        kind,
-        allow,
-        deny,
-        reset,
-        allow_rules: [None; 5],
-        deny_rules: [None; 5],
-        reset_rule: None,
-    }
+    super::policy(initial, places)
 }
 
 fn any_name() -> impl Strategy<Value = &'static str> {

@@ -82,19 +82,12 @@ fn attempts(calls: &[String]) -> String {
 }
 
 fn place(path: &str, allow: u16, deny: u16) -> PlaceRule {
-    PlaceRule {
-        place: match path.strip_prefix('@') {
-            Some(name) => Place::Abstract(name.into()),
-            None => Place::Path(path.into()),
-        },
-        kind: Kind::Tree,
-        allow,
-        deny,
-        reset: 0,
-        allow_rules: [Some(1); 5],
-        deny_rules: [Some(2); 5],
-        reset_rule: None,
-    }
+    let place = match path.strip_prefix('@') {
+        Some(name) => Place::Abstract(name.into()),
+        None => Place::Path(path.into()),
+    };
+    let rule = super::rule(place, Kind::Tree, allow, deny, 0);
+    PlaceRule { allow_rules: [Some(1); 5], deny_rules: [Some(2); 5], ..rule }
 }
 
 fn net(addr: &str, port: Option<u16>, allow: bool, rule: u32) -> NetRule {
@@ -103,16 +96,11 @@ fn net(addr: &str, port: Option<u16>, allow: bool, rule: u32) -> NetRule {
 
 fn policy(places: Vec<PlaceRule>, nets: Vec<NetRule>) -> CompiledPolicy {
     CompiledPolicy {
-        profile: "test".into(),
-        audit_mode: false,
-        initial: axis::READ | axis::WRITE | axis::EXEC | axis::MAP,
         record: RECORD_EXEC | RECORD_FILE | RECORD_NET | RECORD_OTHER,
         inet: !nets.is_empty(),
         capabilities: ringfence_policy::Capabilities::ALL,
-        flags: 0,
-        places,
         nets,
-        rules: Vec::new(),
+        ..super::policy(axis::READ | axis::WRITE | axis::EXEC | axis::MAP, places)
     }
 }
 

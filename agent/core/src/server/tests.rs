@@ -48,6 +48,11 @@ impl Fixture {
         Self { _dir: dir, kernel, socket, server }
     }
 
+    /// The admin socket; none for who is not root, and may not use it.
+    fn for_root() -> Option<Self> {
+        root().then(|| Self::start(SocketKind::Admin))
+    }
+
     fn tag(&self, pid: u32, raw: u64) {
         let member = Membership { container: Some(ContainerId::from_raw(raw)), next: None };
         self.kernel.with(|inner| inner.tags.insert(pid, member));
@@ -132,10 +137,7 @@ fn a_container_cannot_use_the_admin_socket() {
 
 #[test]
 fn who_runs_without_a_filter_is_not_taken_in_where_there_are_calls_that_nobody_knows() {
-    if !root() {
-        return;
-    }
-    let fixture = Fixture::start(SocketKind::Admin);
+    let Some(fixture) = Fixture::for_root() else { return };
     let child = Sleeper::start();
     let take = || {
         let request = AdminRequest::EnrollPid { profile: "p".into() };
@@ -154,10 +156,7 @@ fn who_runs_without_a_filter_is_not_taken_in_where_there_are_calls_that_nobody_k
 
 #[test]
 fn root_takes_in_a_tree_that_runs() {
-    if !root() {
-        return;
-    }
-    let fixture = Fixture::start(SocketKind::Admin);
+    let Some(fixture) = Fixture::for_root() else { return };
     let take = |pidfd: &OwnedFd| {
         let request = AdminRequest::EnrollPid { profile: "p".into() };
         client::admin::<Enrolled>(&fixture.socket, &request, &[pidfd.as_fd()])
@@ -179,10 +178,7 @@ fn root_takes_in_a_tree_that_runs() {
 
 #[test]
 fn a_detach_is_refused_while_a_container_runs() {
-    if !root() {
-        return;
-    }
-    let fixture = Fixture::start(SocketKind::Admin);
+    let Some(fixture) = Fixture::for_root() else { return };
     let raw = 3 << 12 | 3;
     fixture.kernel.with(|inner| {
         inner.containers.insert(raw, (1, None));

@@ -39,6 +39,13 @@ impl Scene {
         Self::with_tools("bash,read_file,write_file,edit_file,list_directory,search", flags)
     }
 
+    /// The same, and the daemon's end of its connection, registered.
+    pub(crate) fn with_daemon(flags: &[&str]) -> (Self, Peer) {
+        let scene = Self::new(flags);
+        let peer = scene.registered();
+        (scene, peer)
+    }
+
     pub(crate) fn with_tools(tools: &str, flags: &[&str]) -> Self {
         Self::with_path(std::env::var_os("PATH").unwrap().as_ref(), tools, flags)
     }
@@ -177,6 +184,12 @@ impl Peer {
 
     pub(crate) fn human(&mut self, text: &str) {
         self.say(&human(text));
+    }
+
+    /// The turn that a message leads to.
+    pub(crate) fn asked(&mut self, text: &str) -> Value {
+        self.human(text);
+        self.receive()
     }
 
     pub(crate) fn answer(&mut self, turn: &Value, result: &Value) {

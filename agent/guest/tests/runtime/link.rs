@@ -60,8 +60,7 @@ fn the_documents_frames_are_understood_in_any_order_of_their_keys() {
         r#"{"error": {"message": "Rate limit exceeded.", "code": 429}, "id": ID, "jsonrpc": "2.0"}"#.to_owned(),
     ];
     for [human, output, calls, end, error] in [as_it_stands, reversed] {
-        let scene = Scene::new(&[]);
-        let mut daemon = scene.registered();
+        let (_scene, mut daemon) = Scene::with_daemon(&[]);
         let say = |daemon: &mut crate::daemon::Peer, frame: &str, turn: &Value| {
             daemon.say_bytes(frame.replace("ID", &turn["id"].to_string()).as_bytes());
         };
@@ -89,8 +88,7 @@ fn the_documents_frames_are_understood_in_any_order_of_their_keys() {
 
 #[test]
 fn frames_may_come_in_any_pieces() {
-    let scene = Scene::new(&[]);
-    let mut daemon = scene.registered();
+    let (_scene, mut daemon) = Scene::with_daemon(&[]);
     for text in ["first", "второй 日本語"] {
         let payload = human(text).to_string().into_bytes();
         let mut frame = (payload.len() as u32).to_be_bytes().to_vec();
@@ -116,14 +114,11 @@ fn frames_may_come_in_any_pieces() {
 
 #[test]
 fn a_provider_s_error_is_survived() {
-    let scene = Scene::new(&[]);
-    let mut daemon = scene.registered();
-    daemon.human("one");
-    let turn = daemon.receive();
+    let (scene, mut daemon) = Scene::with_daemon(&[]);
+    let turn = daemon.asked("one");
     let error = json!({"code": 429, "message": "Rate limit\nexceeded.", "data": {"retry_after": 3}});
     daemon.say(&json!({"jsonrpc": "2.0", "id": turn["id"], "error": error}));
-    daemon.human("two");
-    let turn = daemon.receive();
+    let turn = daemon.asked("two");
     // The first turn may not have been taken in: it introduces itself again.
     assert_eq!(turn["params"]["system"], "You are a tést.\n");
     assert_eq!(turn["params"]["messages"].as_array().unwrap().len(), 1);
@@ -142,8 +137,7 @@ fn a_provider_s_error_is_survived() {
 fn after_a_restart_of_the_daemon_it_registers_and_introduces_itself_again() {
     let mut scene = Scene::new(&[]);
     let mut daemon = scene.registered();
-    daemon.human("one");
-    let turn = daemon.receive();
+    let turn = daemon.asked("one");
     daemon.end(&turn);
     // In the middle of a turn, and away for a while.
     daemon.human("two");
@@ -155,8 +149,7 @@ fn after_a_restart_of_the_daemon_it_registers_and_introduces_itself_again() {
     thread::sleep(Duration::from_millis(700));
     scene.listen();
     let mut daemon = scene.registered();
-    daemon.human("three");
-    let turn = daemon.receive();
+    let turn = daemon.asked("three");
     assert_eq!(turn["params"]["system"], "You are a tést.\n");
     assert_eq!(turn["params"]["tools"].as_array().unwrap().len(), 6);
     assert_eq!(turn["params"]["messages"][0]["content"][0]["text"], "three");
@@ -169,8 +162,7 @@ fn after_a_restart_of_the_daemon_it_registers_and_introduces_itself_again() {
 
 #[test]
 fn a_refused_registration_is_said_and_tried_again() {
-    let scene = Scene::new(&[]);
-    let mut daemon = scene.registered();
+    let (scene, mut daemon) = Scene::with_daemon(&[]);
     daemon.say(&json!({"jsonrpc": "2.0", "id": null, "error": {"code": -32600, "message": "a runtime is registered"}}));
     drop(daemon);
     let mut daemon = scene.registered();
@@ -202,8 +194,7 @@ fn a_daemon_that_speaks_nonsense_is_left_and_found_again() {
         assert!(daemon.receive_bytes().is_none(), "{frame:?}");
     }
     let mut daemon = scene.registered();
-    daemon.human("x");
-    let turn = daemon.receive();
+    let turn = daemon.asked("x");
     daemon.answer(&turn, &json!({"content": "no stop reason"}));
     assert!(daemon.receive_bytes().is_none());
     let mut daemon = scene.registered();
@@ -212,10 +203,8 @@ fn a_daemon_that_speaks_nonsense_is_left_and_found_again() {
 
 #[test]
 fn messages_that_come_during_a_turn_wait() {
-    let scene = Scene::new(&[]);
-    let mut daemon = scene.registered();
-    daemon.human("one");
-    let turn = daemon.receive();
+    let (_scene, mut daemon) = Scene::with_daemon(&[]);
+    let turn = daemon.asked("one");
     daemon.human("two");
     daemon.human("three");
     daemon.end(&turn);
@@ -231,10 +220,8 @@ fn messages_that_come_during_a_turn_wait() {
 
 #[test]
 fn a_flood_of_messages_during_a_turn_is_bounded_and_said() {
-    let scene = Scene::new(&[]);
-    let mut daemon = scene.registered();
-    daemon.human("first");
-    let turn = daemon.receive();
+    let (scene, mut daemon) = Scene::with_daemon(&[]);
+    let turn = daemon.asked("first");
     let long = "x".repeat(10 << 20);
     for _ in 0..6 {
         daemon.human(&long);
@@ -253,10 +240,8 @@ fn a_flood_of_messages_during_a_turn_is_bounded_and_said() {
 
 #[test]
 fn an_answer_to_something_else_is_not_the_turn_s() {
-    let scene = Scene::new(&[]);
-    let mut daemon = scene.registered();
-    daemon.human("one");
-    let turn = daemon.receive();
+    let (_scene, mut daemon) = Scene::with_daemon(&[]);
+    let turn = daemon.asked("one");
     daemon.say(&json!({"jsonrpc": "2.0", "id": 4711, "result": {"stop_reason": "end_turn"}}));
     daemon.human("two");
     daemon.call(&turn, &[("a", "bash", json!({"command": "echo ok"}))]);
@@ -280,8 +265,7 @@ fn it_ends_on_sigterm_wherever_it_is() {
 
 #[test]
 fn a_daemon_that_stops_within_a_frame_does_not_hold_it_for_ever() {
-    let scene = Scene::new(&[]);
-    let mut daemon = scene.registered();
+    let (_scene, mut daemon) = Scene::with_daemon(&[]);
     daemon.stream.write_all(&[0, 0, 1, 0, b'{']).unwrap();
     let start = std::time::Instant::now();
     assert!(daemon.receive_bytes().is_none());

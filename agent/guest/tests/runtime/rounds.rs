@@ -6,8 +6,7 @@ use std::fs;
 
 #[test]
 fn five_calls_run_together_and_their_results_come_in_order() {
-    let scene = Scene::new(&[]);
-    let mut daemon = scene.registered();
+    let (_scene, mut daemon) = Scene::with_daemon(&[]);
     // Each waits until all have begun: one after the other they would never end.
     let calls: Vec<(String, Value)> = (0..5)
         .map(|index| {
@@ -34,8 +33,7 @@ fn five_calls_run_together_and_their_results_come_in_order() {
 
 #[test]
 fn a_hundred_and_thirty_calls_are_128_and_two_refusals() {
-    let scene = Scene::new(&[]);
-    let mut daemon = scene.registered();
+    let (_scene, mut daemon) = Scene::with_daemon(&[]);
     let ids: Vec<String> = (0..130).map(|index| format!("tc-{index}")).collect();
     let calls: Vec<(&str, &str, Value)> =
         ids.iter().map(|id| (id.as_str(), "bash", json!({"command": format!("echo {id}")}))).collect();
@@ -51,8 +49,7 @@ fn a_hundred_and_thirty_calls_are_128_and_two_refusals() {
 
 #[test]
 fn the_file_tools_work_in_the_working_directory() {
-    let scene = Scene::new(&[]);
-    let mut daemon = scene.registered();
+    let (scene, mut daemon) = Scene::with_daemon(&[]);
     let (said, is_error) = daemon.tool("write_file", json!({"path": "src/a.rs", "content": "fn a() {}\n"}));
     assert!(said.starts_with("wrote 10 bytes to ") && !is_error);
     let edit = json!({"path": "src/a.rs", "old_string": "a()", "new_string": "b()"});
@@ -67,8 +64,7 @@ fn the_file_tools_work_in_the_working_directory() {
 
 #[test]
 fn parallel_edits_of_one_file_are_all_there() {
-    let scene = Scene::new(&[]);
-    let mut daemon = scene.registered();
+    let (scene, mut daemon) = Scene::with_daemon(&[]);
     let before: String = (0..12).map(|line| format!("<{line}>\n")).collect();
     fs::write(scene.work().join("a"), before).unwrap();
     let ids: Vec<String> = (0..12).map(|index| index.to_string()).collect();
@@ -119,8 +115,7 @@ fn what_cannot_be_run_gets_a_reason() {
 
 #[test]
 fn the_limit_of_rounds_answers_the_turn_and_frees_the_agent() {
-    let scene = Scene::new(&["--max-iterations", "2"]);
-    let mut daemon = scene.registered();
+    let (scene, mut daemon) = Scene::with_daemon(&["--max-iterations", "2"]);
     let call = [("x", "bash", json!({"command": "echo run >> runs; echo ran"}))];
     let mut turn = daemon.round(&call);
     daemon.call(&turn, &call);
@@ -139,8 +134,7 @@ fn the_limit_of_rounds_answers_the_turn_and_frees_the_agent() {
 
 #[test]
 fn a_daemon_that_ignores_the_limit_is_left_after_three_answers() {
-    let scene = Scene::new(&["--max-iterations", "0"]);
-    let mut daemon = scene.registered();
+    let (scene, mut daemon) = Scene::with_daemon(&["--max-iterations", "0"]);
     let call = [("x", "bash", json!({"command": "touch ran"}))];
     daemon.human("Go");
     let mut turn = daemon.receive();
@@ -159,8 +153,7 @@ fn a_daemon_that_ignores_the_limit_is_left_after_three_answers() {
 
 #[test]
 fn results_that_fit_no_message_together_are_cut_until_they_do() {
-    let scene = Scene::new(&["--max-output-chars", "2000000"]);
-    let mut daemon = scene.registered();
+    let (_scene, mut daemon) = Scene::with_daemon(&["--max-output-chars", "2000000"]);
     // Control characters take six bytes each in JSON: 12 MB a call.
     let command = json!({"command": "head -c 2000000 /dev/zero | tr '\\0' '\\1'"});
     let ids = ["1", "2", "3"];
@@ -176,8 +169,7 @@ fn results_that_fit_no_message_together_are_cut_until_they_do() {
 
 #[test]
 fn a_call_with_a_lock_in_its_way_ends_in_time() {
-    let scene = Scene::new(&["--tool-timeout", "1"]);
-    let mut daemon = scene.registered();
+    let (scene, mut daemon) = Scene::with_daemon(&["--tool-timeout", "1"]);
     fs::write(scene.work().join("a"), "x").unwrap();
     let directory = fs::File::open(scene.work()).unwrap();
     rustix::fs::flock(&directory, rustix::fs::FlockOperation::LockExclusive).unwrap();

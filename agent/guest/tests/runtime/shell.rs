@@ -10,8 +10,7 @@ use std::{
 
 #[test]
 fn output_and_errors_come_in_the_order_in_which_they_were_printed() {
-    let scene = Scene::new(&[]);
-    let mut daemon = scene.registered();
+    let (_scene, mut daemon) = Scene::with_daemon(&[]);
     assert_eq!(daemon.bash("echo a; echo b >&2; echo c"), ("a\nb\nc\n".to_owned(), false));
     assert_eq!(daemon.bash("printf x; exit 3"), ("x\n[exit status 3]".to_owned(), true));
     assert_eq!(daemon.bash("exit 7"), ("[exit status 7]".to_owned(), true));
@@ -24,8 +23,7 @@ fn output_and_errors_come_in_the_order_in_which_they_were_printed() {
 
 #[test]
 fn a_command_finds_an_ordinary_process_around_it() {
-    let scene = Scene::new(&[]);
-    let mut daemon = scene.registered();
+    let (scene, mut daemon) = Scene::with_daemon(&[]);
     assert_eq!(daemon.bash("cat; pwd").0, format!("{}\n", fs::canonicalize(scene.work()).unwrap().display()));
     // Nothing is open but what it should have, no signal is blocked, a pipe's end is a death.
     assert_eq!(daemon.bash("ls /proc/self/fd | tr '\\n' ' '").0, "0 1 2 3 ");
@@ -40,8 +38,7 @@ fn a_command_finds_an_ordinary_process_around_it() {
 
 #[test]
 fn with_the_tool_runner_s_shims_what_leaves_a_call_is_cut() {
-    let scene = Scene::new(&[]);
-    let mut daemon = scene.registered();
+    let (_scene, mut daemon) = Scene::with_daemon(&[]);
     let runner = std::env::var("RINGFENCE_TOOLRUNNER")
         .unwrap_or_else(|_| env!("CARGO_BIN_EXE_ringfence-toolrunner").to_owned());
     let (said, is_error) = daemon.bash(&format!(
@@ -70,8 +67,7 @@ fn without_bash_there_is_sh_and_without_that_a_reason() {
 
 #[test]
 fn a_long_output_loses_its_middle() {
-    let scene = Scene::new(&["--max-output-chars", "1000"]);
-    let mut daemon = scene.registered();
+    let (_scene, mut daemon) = Scene::with_daemon(&["--max-output-chars", "1000"]);
     let (said, is_error) = daemon.bash("printf 'ä%.0s' {1..5000}; printf 'z%.0s' {1..5000}; exit 1");
     assert!(said.chars().count() <= 1000 && said.chars().count() > 990 && is_error);
     assert!(said.starts_with("ää") && said.ends_with("zz\n[exit status 1]"));
@@ -84,8 +80,7 @@ fn a_long_output_loses_its_middle() {
 
 #[test]
 fn an_output_of_a_gigabyte_takes_little_memory() {
-    let scene = Scene::new(&[]);
-    let mut daemon = scene.registered();
+    let (scene, mut daemon) = Scene::with_daemon(&[]);
     let (said, _) = daemon.bash("head -c 1G /dev/zero | tr '\\0' 'q'");
     assert!(said.contains("[...truncated 1073711"), "{}", said.len());
     assert_eq!(said.chars().count(), 30_000);
@@ -94,8 +89,7 @@ fn an_output_of_a_gigabyte_takes_little_memory() {
 
 #[test]
 fn binary_output_is_text_with_holes() {
-    let scene = Scene::new(&[]);
-    let mut daemon = scene.registered();
+    let (_scene, mut daemon) = Scene::with_daemon(&[]);
     assert_eq!(daemon.bash("printf 'a\\0b\\xff\\xe2\\x82'").0, "a\u{fffd}b\u{fffd}\u{fffd}");
     let (said, _) = daemon.bash("head -c 100000 /dev/urandom");
     assert!(said.chars().count() <= 30_000);
@@ -109,8 +103,7 @@ fn a_call_that_never_ends_is_killed_with_all_that_it_started() {
 
 /// Whether all had started that is killed when a call's time is over.
 fn all_is_killed(seconds: u32) -> bool {
-    let scene = Scene::new(&["--tool-timeout", &seconds.to_string()]);
-    let mut daemon = scene.registered();
+    let (scene, mut daemon) = Scene::with_daemon(&["--tool-timeout", &seconds.to_string()]);
     // In the group, in a session of its own, a daemon whose parents are gone, one that ignores signals, a stopped one.
     let command = "echo started
         sleep 1000 & echo $! > group
@@ -136,8 +129,7 @@ fn all_is_killed(seconds: u32) -> bool {
 #[test]
 fn a_fork_bomb_is_killed() {
     let is_killed = |seconds: u32| {
-        let scene = Scene::new(&["--tool-timeout", &seconds.to_string()]);
-        let mut daemon = scene.registered();
+        let (scene, mut daemon) = Scene::with_daemon(&["--tool-timeout", &seconds.to_string()]);
         // Each generation leaves its parent's group and ends: a moving target, of bounded width.
         let hop = "#!/bin/sh\necho $$ > last\nsleep 0.01\nsetsid ./hop &\n";
         fs::write(scene.work().join("hop"), hop).unwrap();
@@ -155,8 +147,7 @@ fn a_fork_bomb_is_killed() {
 
 #[test]
 fn what_a_call_leaves_in_the_background_goes_on() {
-    let scene = Scene::new(&[]);
-    let mut daemon = scene.registered();
+    let (scene, mut daemon) = Scene::with_daemon(&[]);
     let serve = "(while true; do echo noise; echo x >> beat; sleep 0.02; done) & echo $! > pid; echo up";
     let (said, is_error) = daemon.bash(serve);
     assert!(!is_error);
@@ -182,8 +173,7 @@ fn what_a_call_leaves_in_the_background_goes_on() {
 
 #[test]
 fn what_too_many_calls_leave_is_ended() {
-    let scene = Scene::new(&[]);
-    let mut daemon = scene.registered();
+    let (scene, mut daemon) = Scene::with_daemon(&[]);
     let ids: Vec<String> = (0..66).map(|index| index.to_string()).collect();
     let calls: Vec<(&str, &str, serde_json::Value)> = ids
         .iter()
@@ -212,8 +202,7 @@ fn what_too_many_calls_leave_is_ended() {
 
 #[test]
 fn a_background_writer_that_floods_does_not_hold_the_call() {
-    let scene = Scene::new(&["--tool-timeout", "40"]);
-    let mut daemon = scene.registered();
+    let (scene, mut daemon) = Scene::with_daemon(&["--tool-timeout", "40"]);
     let (said, is_error) = daemon.bash("yes flood & echo $! > pid");
     assert!(!is_error && said.contains("still run"), "{is_error}");
     let pid = pid_in(&scene.work().join("pid"));
@@ -222,10 +211,8 @@ fn a_background_writer_that_floods_does_not_hold_the_call() {
 
 #[test]
 fn when_the_daemon_goes_so_do_the_calls() {
-    let scene = Scene::new(&[]);
-    let mut daemon = scene.registered();
-    daemon.human("Go");
-    let turn = daemon.receive();
+    let (scene, mut daemon) = Scene::with_daemon(&[]);
+    let turn = daemon.asked("Go");
     daemon.call(
         &turn,
         &[("x", "bash", json!({"command": "setsid sleep 1000 & echo $! > far; echo $$ > near; wait"}))],
@@ -244,8 +231,7 @@ fn when_the_runtime_ends_so_does_all_that_it_started() {
         let mut scene = Scene::new(&[]);
         let mut daemon = scene.registered();
         daemon.bash("setsid -f sh -c 'echo $$ > left; exec sleep 1000'");
-        daemon.human("Go");
-        let turn = daemon.receive();
+        let turn = daemon.asked("Go");
         daemon.call(&turn, &[("x", "bash", json!({"command": "echo $$ > now; sleep 1000"}))]);
         let (left, now) = (pid_in(&scene.work().join("left")), pid_in(&scene.work().join("now")));
         assert!(runs(left) && runs(now));
@@ -257,16 +243,14 @@ fn when_the_runtime_ends_so_does_all_that_it_started() {
 
 #[test]
 fn a_tool_that_kills_its_supervisor_is_an_error_and_no_more() {
-    let scene = Scene::new(&[]);
-    let mut daemon = scene.registered();
+    let (scene, mut daemon) = Scene::with_daemon(&[]);
     let (said, is_error) = daemon.bash("echo $$ > pid; kill -9 $PPID; sleep 1000");
     assert!(said.contains("was killed by something else") && is_error, "{said}");
     let pid = pid_in(&scene.work().join("pid"));
     eventually("the shell's end", || (!runs(pid)).then_some(()));
     // A supervisor that is stopped cannot end its tree: it is ended itself, and its group.
     let is_ended = |seconds: u32| {
-        let scene = Scene::new(&["--tool-timeout", &seconds.to_string()]);
-        let mut daemon = scene.registered();
+        let (scene, mut daemon) = Scene::with_daemon(&["--tool-timeout", &seconds.to_string()]);
         let begin = Instant::now();
         let (said, is_error) = daemon.bash(
             "setsid sh -c 'echo $$ > deep; exec sleep 1000' & until [ -s deep ]; do sleep 0.01; done
@@ -292,8 +276,7 @@ fn a_tool_that_kills_its_supervisor_is_an_error_and_no_more() {
 
 #[test]
 fn nothing_is_left_of_calls_that_are_over() {
-    let scene = Scene::new(&[]);
-    let mut daemon = scene.registered();
+    let (scene, mut daemon) = Scene::with_daemon(&[]);
     let count = |what: &str| fs::read_dir(format!("/proc/{}/{what}", scene.pid())).unwrap().count();
     daemon.bash("true");
     let before = eventually("rest", || Some(count("fd")));

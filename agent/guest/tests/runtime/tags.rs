@@ -28,8 +28,7 @@ fn pid_of(pidfd: &OwnedFd) -> i32 {
 
 #[test]
 fn each_call_s_process_is_offered_before_it_does_anything() {
-    let scene = Scene::new(&[]);
-    let mut peer = scene.registered();
+    let (scene, mut peer) = Scene::with_daemon(&[]);
     peer.human("Go");
     let turn = peer.receive();
     offer(&mut peer, &turn, &["a", "b", "c"]);
@@ -63,8 +62,7 @@ fn each_call_s_process_is_offered_before_it_does_anything() {
 
 #[test]
 fn a_refusal_stops_no_tool() {
-    let scene = Scene::new(&[]);
-    let mut peer = scene.registered();
+    let (scene, mut peer) = Scene::with_daemon(&[]);
     peer.human("Go");
     let turn = peer.receive();
     offer(&mut peer, &turn, &["a", "b"]);
@@ -80,8 +78,7 @@ fn a_refusal_stops_no_tool() {
 
 #[test]
 fn a_daemon_that_does_not_answer_is_asked_once() {
-    let scene = Scene::new(&[]);
-    let mut peer = scene.registered();
+    let (_scene, mut peer) = Scene::with_daemon(&[]);
     peer.human("Go");
     let turn = peer.receive();
     let start = Instant::now();
@@ -98,8 +95,7 @@ fn a_daemon_that_does_not_answer_is_asked_once() {
 
 #[test]
 fn a_daemon_that_offers_no_tags_is_not_asked() {
-    let scene = Scene::new(&[]);
-    let mut peer = scene.registered();
+    let (_scene, mut peer) = Scene::with_daemon(&[]);
     let turn = peer.round(&[("a", "bash", json!({"command": "echo x"}))]);
     assert_eq!(turn["method"], "turn");
 }

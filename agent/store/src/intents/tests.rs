@@ -1,12 +1,9 @@
 //! Which calls are put under which intent.
 
-use crate::{Position, SessionReader, SessionWriter, Viewer};
-use ringfence_session::{
-    journal::{Direction, Judged},
-    rows::{
-        ingest::{CallRow, MessageRow, Row},
-        intent::Evidence,
-    },
+use crate::{Position, SessionReader, SessionWriter, Viewer, tests::call_rows};
+use ringfence_session::rows::{
+    ingest::{CallRow, Row},
+    intent::Evidence,
 };
 use std::path::PathBuf;
 
@@ -39,37 +36,8 @@ impl Rig {
         at: i64,
         (evidence, began): (Evidence, Option<u64>),
     ) {
-        let message = MessageRow {
-            id: format!("m-{call}"),
-            direction: Direction::ClientToServer,
-            at,
-            jsonrpc_id: None,
-            method: None,
-            params: None,
-            result: None,
-            error: None,
-            raw: String::new(),
-            note: None,
-        };
-        let judged = Judged {
-            call: call.into(),
-            index: 0,
-            tool: "t".into(),
-            operation: "read".into(),
-            score: 0,
-            reasons: vec![],
-            action: "pass".into(),
-            rules: vec![],
-        };
-        let row = CallRow {
-            judged,
-            message: message.id.clone(),
-            arguments: "{}".into(),
-            at,
-            blocked: false,
-            began,
-            evidence,
-        };
+        let (message, row) = call_rows(call, at);
+        let row = CallRow { began, evidence, ..row };
         let start = Row::Session { server_name: "s".into(), server_command: "s".into(), started_at: at };
         self.rows((session, uid), &[start, Row::Message(Box::new(message)), Row::Call(Box::new(row))]);
     }

@@ -1,45 +1,14 @@
 //! Tests of writing MCP sessions.
 
 use super::{Error, Position, SessionWriter};
+use crate::tests::call_rows;
 use ringfence_base::quota::Owners;
-use ringfence_session::{
-    journal::{Direction, Judged},
-    rows::ingest::{CallRow, MessageRow, Row},
-};
+use ringfence_session::rows::ingest::Row;
 use ringfence_wire::mcp::{Conditions, MAX_STORED_RULES, StoredRule};
 
 fn asked() -> [Row; 2] {
-    let message = MessageRow {
-        id: "message".into(),
-        direction: Direction::ClientToServer,
-        at: 2,
-        jsonrpc_id: None,
-        method: None,
-        params: None,
-        result: None,
-        error: None,
-        raw: "{}".into(),
-        note: None,
-    };
-    let judged = Judged {
-        call: "call".into(),
-        index: 0,
-        tool: "t".into(),
-        operation: "read".into(),
-        score: 0,
-        reasons: vec![],
-        action: "pause".into(),
-        rules: vec![],
-    };
-    let call = CallRow {
-        judged,
-        message: "message".into(),
-        arguments: "{}".into(),
-        at: 2,
-        blocked: false,
-        began: None,
-        evidence: Default::default(),
-    };
+    let (message, mut call) = call_rows("call", 2);
+    call.judged.action = "pause".into();
     [Row::Message(Box::new(message)), Row::Call(Box::new(call))]
 }
 
@@ -177,7 +146,7 @@ fn a_session_says_nothing_of_anothers_calls() {
     };
     let answered = Row::Answer {
         call: "call".into(),
-        message: "message".into(),
+        message: "m-call".into(),
         result: Some("{}".into()),
         error: None,
         at: 4,

@@ -29,6 +29,11 @@ impl Manager {
         Self { dir, socket, stored: BTreeMap::new() }
     }
 
+    /// None for who is not root, and cannot give sockets to others.
+    fn for_root() -> Option<Self> {
+        is_root().then(Self::new)
+    }
+
     fn address(&self) -> Option<SocketAddr> {
         address(self.dir.path().join("notify").as_os_str())
     }
@@ -135,10 +140,7 @@ fn what_is_not_an_agent_s_is_closed_and_removed() {
 
 #[test]
 fn who_connects_while_no_daemon_runs_is_served_by_the_next() {
-    if !is_root() {
-        return;
-    }
-    let mut manager = Manager::new();
+    let Some(mut manager) = Manager::for_root() else { return };
     let paths = manager.paths();
     let wanted = Wanted { owner: 1234, http: true, port: Some(free_port()) };
     let sockets = bind(&manager.start(), &manager, wanted, None);
@@ -216,10 +218,7 @@ fn a_socket_whose_file_is_another_s_by_now_is_bound_anew() {
 
 #[test]
 fn what_is_handed_over_is_checked() {
-    if !is_root() {
-        return;
-    }
-    let mut manager = Manager::new();
+    let Some(mut manager) = Manager::for_root() else { return };
     let (path, _) = sockets::paths_of(&manager.paths(), "a");
     fs::create_dir_all(path.parent().unwrap()).unwrap();
     let ours = || {
@@ -267,10 +266,7 @@ fn what_is_handed_over_is_checked() {
 
 #[test]
 fn another_wish_keeps_what_it_can() {
-    if !is_root() {
-        return;
-    }
-    let mut manager = Manager::new();
+    let Some(mut manager) = Manager::for_root() else { return };
     let (path, _) = sockets::paths_of(&manager.paths(), "a");
     let http = manager.paths().agent_http_socket("a");
     let port = free_port();
@@ -298,10 +294,7 @@ fn another_wish_keeps_what_it_can() {
 
 #[test]
 fn who_was_let_in_as_another_s_does_not_wait_for_this_owner_s_worker() {
-    if !is_root() {
-        return;
-    }
-    let mut manager = Manager::new();
+    let Some(mut manager) = Manager::for_root() else { return };
     let (path, _) = sockets::paths_of(&manager.paths(), "a");
     let of = |owner| Wanted { owner, ..ONLY };
     let first = bind(&manager.start(), &manager, of(1234), None);
@@ -320,10 +313,7 @@ fn who_was_let_in_as_another_s_does_not_wait_for_this_owner_s_worker() {
 
 #[test]
 fn sockets_of_agents_that_are_no_more_go() {
-    if !is_root() {
-        return;
-    }
-    let manager = Manager::new();
+    let Some(manager) = Manager::for_root() else { return };
     let (paths, store) = (manager.paths(), Store::new(None, Vec::new()));
     let wanted = Wanted { http: true, ..ONLY };
     for name in ["here", "gone"] {
