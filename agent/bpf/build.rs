@@ -36,7 +36,7 @@ fn run() -> Result<(), Box<dyn Error>> {
     let object = ringfence_ebpf_build::build(&ebpf, &target_dir(&out).join("ebpf"), &arch)?;
     // A copy of our own: builds of several profiles share the target directory of the object.
     let embedded = out.join("ringfence.bpf.o");
-    std::fs::copy(&object, &embedded)?;
+    std::fs::write(&embedded, ringfence_ebpf_build::without_dwarf(&std::fs::read(&object)?)?)?;
     println!("cargo::rustc-env=RINGFENCE_EBPF={}", embedded.display());
     Ok(())
 }

@@ -115,3 +115,18 @@ fn globals(bytes: &[u8]) -> Result<BTreeMap<String, u64>, ObjectError> {
     }
     Ok(all)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_object_has_what_the_kernel_reads_and_nothing_for_debuggers() {
+        let elf = object::File::parse(OBJECT).expect("an ELF file");
+        let names: Vec<&str> = elf.sections().map(|section| section.name().expect("a name")).collect();
+        for wanted in [".BTF", ".BTF.ext", "lsm/file_open"] {
+            assert!(names.contains(&wanted), "{wanted}: {names:?}");
+        }
+        assert!(!names.iter().any(|name| name.contains("debug")), "{names:?}");
+    }
+}

@@ -4,9 +4,11 @@
 //! directory, because its target, flags and often its compiler differ from the host's.
 
 mod cache;
+mod strip;
 mod toolchain;
 
 pub use cache::{BPF_LINKER_VERSION, bpf_linker_root, cache_dir};
+pub use strip::without_dwarf;
 pub use toolchain::{Kind, Missing, Toolchain, find};
 
 use std::ffi::{OsStr, OsString};
