@@ -83,7 +83,7 @@ pub(crate) fn serve(listener: &UnixListener, db: &Path, shared: &Arc<Shared>, se
         let (db, shared, sessions) = (db.to_owned(), Arc::clone(shared), Arc::clone(sessions));
         let lanes = lanes.clone();
         let spawned = thread::Builder::new().name("query".into()).stack_size(512 << 10).spawn(move || {
-            precedence::last();
+            precedence::usual();
             // Root looks after the machine: its questions are answered before those of its users.
             let _first = (uid == 0).then(First::begin);
             // A peer that went away is no news.

@@ -3,24 +3,39 @@
 //!
 //! The daemon has a thread for each connection, so whoever opens many has many that can run, and the few that everybody
 //! waits for would get one share of a processor in hundreds. A thread that holds the store's lock is one of those few for as
-//! long. The auditor's own, one for each connection, go last: the core and the agents' workers share its processors, and what
-//! they do for a container or a turn is little beside what all who ask the auditor could have it do. The service's unit allows the priority (`LimitNICE=`); where nobody does, all threads are alike.
+//! long. All of the core is between these and the rest: what it does for one who asks is little and limited, and who starts a
+//! container waits for it. The service's unit allows the priority (`LimitNICE=`); where nobody does, all threads are alike.
 
-use rustix::process::setpriority_process;
-use std::{cell::Cell, marker::PhantomData};
+use rustix::process::{getpriority_process, setpriority_process};
+use std::{
+    cell::Cell,
+    marker::PhantomData,
+    sync::atomic::{AtomicI32, Ordering},
+};
 
 /// The nice value of those that go first; the unit's `LimitNICE=` is the same. About nine times the share of others.
 const FIRST: i32 = -10;
-/// Everybody else's.
-const USUAL: i32 = 0;
-/// The nice value of those that go last: about a ninth of the usual share.
-const LAST: i32 = 10;
+/// The core's. About three times the share of others.
+const CORE: i32 = -5;
+/// Of threads that do not go first, in this process.
+static USUAL: AtomicI32 = AtomicI32::new(0);
 
 thread_local! {
     /// How many reasons this thread has to go first.
     static REASONS: Cell<u32> = const { Cell::new(0) };
-    /// What it is without one.
-    static LEVEL: Cell<i32> = const { Cell::new(USUAL) };
+}
+
+/// This is the core's process: its threads go before those of others. To be called by its only thread.
+pub fn core() {
+    USUAL.store(CORE, Ordering::Relaxed);
+    usual();
+}
+
+/// This process may be a child of the core, whose priority is not its: to be called by its only thread.
+pub fn not_core() {
+    if getpriority_process(None).is_ok_and(|nice| nice < 0) {
+        usual();
+    }
 }
 
 /// This thread goes first until it ends. Those that it starts from now on do, too, until they say otherwise.
@@ -28,22 +43,10 @@ pub fn first() {
     std::mem::forget(First::begin());
 }
 
-/// This thread goes like any other, whatever started it.
+/// This thread goes like any other of its process, whatever started it.
 pub fn usual() {
-    settle(USUAL);
-}
-
-/// This thread goes last, but for when it has a reason to go first. Where it could not go first again it goes as usual: it would
-/// hold locks for longer than others can wait.
-pub fn last() {
-    let may = setpriority_process(None, FIRST).is_ok();
-    settle(if may { LAST } else { USUAL });
-}
-
-fn settle(level: i32) {
     REASONS.set(0);
-    LEVEL.set(level);
-    nice(level);
+    nice(USUAL.load(Ordering::Relaxed));
 }
 
 /// For as long as it lives, its thread goes first.
@@ -66,7 +69,7 @@ impl First {
 impl Drop for First {
     fn drop(&mut self) {
         if REASONS.replace(REASONS.get().saturating_sub(1)) == 1 {
-            nice(LEVEL.get());
+            nice(USUAL.load(Ordering::Relaxed));
         }
     }
 }
@@ -79,7 +82,6 @@ fn nice(value: i32) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::process::getpriority_process;
 
     #[test]
     fn a_thread_goes_first_for_as_long_as_it_has_a_reason() {
@@ -96,7 +98,7 @@ mod tests {
                 drop(First::begin());
                 assert_eq!(own(), raised, "there is a reason left");
             }
-            assert_eq!(own(), USUAL);
+            assert_eq!(own(), 0);
             first();
             drop(First::begin());
             assert_eq!(own(), raised);
@@ -106,18 +108,16 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_goes_last_where_it_can_go_first_again() {
+    fn a_child_of_the_core_does_not_keep_its_priority() {
         let own = || getpriority_process(None).expect("the thread is there");
         std::thread::spawn(move || {
-            usual();
-            last();
-            let level = own();
-            let first = {
-                let _reason = First::begin();
-                own()
-            };
-            assert!(first == FIRST && level == LAST || first == USUAL && level == USUAL, "{first} {level}");
-            assert_eq!(own(), level, "without a reason it goes as before");
+            // Tests may run as somebody who may not: then it has none to begin with.
+            nice(CORE);
+            not_core();
+            assert_eq!(own(), 0);
+            nice(3);
+            not_core();
+            assert_eq!(own(), 3, "what its starter wanted stays");
         })
         .join()
         .expect("no panic");

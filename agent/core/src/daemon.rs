@@ -133,6 +133,7 @@ pub fn run(paths: &Paths, port: u16, handed: Vec<(String, OwnedFd)>) -> Result<(
         return Err(DaemonError::NotRoot);
     }
     let since = clock::now_micros();
+    precedence::core();
     umask(Mode::from_bits_truncate(0o077));
     make_dir(&paths.runtime, 0o755)?;
     let _lock = Lock::take(&paths.runtime.join("daemon.lock"))?;

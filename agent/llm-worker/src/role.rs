@@ -20,7 +20,7 @@ use nix::sys::{
     stat::{Mode, umask},
 };
 use ringfence_base::lock::{Lock, LockError};
-use ringfence_base::{error::chain, paths::HTTP_TOKEN};
+use ringfence_base::{error::chain, paths::HTTP_TOKEN, precedence};
 use ringfence_credentials as secret;
 use ringfence_policy::agents::{
     home::{CONVERSATION, HTTP_LOG, LOCK, PINS},
@@ -96,6 +96,7 @@ pub enum Error {
 /// # Errors
 /// [`Error`].
 pub fn run() -> Result<(), Error> {
+    precedence::not_core();
     let own = |error| Error::NotFromDaemon(Some(error));
     let supervisor = UnixStream::from(io::stdin().as_fd().try_clone_to_owned().map_err(own)?);
     if getsockopt(&supervisor, sockopt::AcceptConn) != Ok(false) {

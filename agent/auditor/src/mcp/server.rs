@@ -70,7 +70,7 @@ pub(crate) fn serve(listener: &UnixListener, sessions: &Arc<Sessions>) {
         };
         let shared = Arc::clone(sessions);
         let spawned = thread::Builder::new().name("mcp".into()).stack_size(1 << 20).spawn(move || {
-            precedence::last();
+            precedence::usual();
             if let Err(error) = converse(stream, uid, &permit, &shared)
                 && !matches!(error, FrameError::Closed)
             {

@@ -88,7 +88,7 @@ pub fn prepare() -> Result<Prepared, Error> {
         .enable_time()
         .max_blocking_threads(THREADS.with_root_s())
         .thread_name("web-store")
-        .on_thread_start(precedence::last)
+        .on_thread_start(precedence::usual)
         .build()
         .map_err(Error::Start)?;
     Ok(Prepared { runtime, owners: SocketOwners::open() })
