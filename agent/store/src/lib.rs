@@ -6,7 +6,7 @@
 //! | `connection`, `error` | connections, and reading rows; why the store cannot do something |
 //! | `write`, `read` | events: one transaction per batch; questions, each on a read-only connection of its own |
 //! | `turn` | whose turn it is to write |
-//! | `session_writer`, `mcp_write`, `mcp_read` | MCP sessions: the writer; a journal's entries to rows; rows as JSON |
+//! | `session_writer`, `mcp_write`, `mcp_read`, `session_readers` | MCP sessions: the writer; a journal's entries to rows; rows as JSON; readers that are used again |
 //! | `filter` | which calls are asked for |
 //! | `ledger` | the ledger of sessions |
 //! | `policy_rules`, `condition_columns` | rules of the database; the columns of their conditions |
