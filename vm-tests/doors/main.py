@@ -76,10 +76,10 @@ class Hostile:
 
     made = []
 
-    def __init__(self, name, *words, become=(), again=False):
+    def __init__(self, name, *words, become=(), often=False):
         self.name, self.words = name, [*become, *words]
-        # Whether it is started again: what its own tools do may end it.
-        self.again, self.times = again, 0
+        # How often it was started; and whether its own tools end it, which may be often.
+        self.times, self.often = 0, often
         self.errors = f"{BASE}/{name}.errors"
         self.output = f"{BASE}/{name}.output"
         self.start()
@@ -94,15 +94,21 @@ class Hostile:
         self.times += 1
 
     def lives(self):
-        """Whether it is there, if need be started again."""
-        if self.process.poll() is not None and self.again:
+        """Whether it is there; else it is started again: it may have killed itself, or taken all the memory that the hostile have."""
+        alive = self.process.poll() is None
+        if not alive:
+            print(f"# {self.gone()}", flush=True)
             self.start()
-        return self.process.poll() is None
+        return alive
 
     def gone(self):
-        """That it ended before the end, in words."""
+        """That it ended, in words."""
         with open(self.errors, errors="replace") as file:
-            return f"{self.name} ended before the end, with {self.process.returncode}: {file.read()[-600:]}"
+            return f"{self.name} ended with {self.process.returncode}: {file.read()[-600:]}"
+
+    def was_there(self, minutes):
+        """Whether it was there for most of the time: one that ends is started again within about a minute."""
+        return self.process.poll() is None and (self.often or self.times <= 2 + minutes / 6)
 
     def lines(self):
         """What it said so far."""
@@ -138,7 +144,7 @@ def begin():
     tools = [RUNTIME, "--system-prompt", f"{places.box(TOOLS)}/prompt.md", "--tools", "bash,read_file,write_file", "--tool-timeout", "20", "--socket",
              places.sock(TOOLS)]
     # One of its commands kills the runtime, which has no tag: that is allowed.
-    Hostile("tools", "ringfence", "run", "--profile", TOOLS, "--", *tools, again=True)
+    Hostile("tools", "ringfence", "run", "--profile", TOOLS, "--", *tools, often=True)
     Hostile("runtime", "ringfence", "run", "--profile", RAW, "--", *plain, f"{hostile}/runtime.py", places.sock(RAW), places.box(RAW))
     for name in LOUD:
         Hostile(name, "ringfence", "run", "--profile", name, "--", *plain, f"{hostile}/container.py", places.box(name), SECRET, places.sock(GOOD))
@@ -240,7 +246,8 @@ def main():
                 traces.gather()
         except Exception as error:  # the finding is told, and the rest goes on
             ledger.wrong(f"how it goes cannot be said: {error!r}")
-    gone = [one.gone() for one in Hostile.made if not one.lives()]
+    gone = [f"{one.name} was not there: {one.times} starts; {one.gone()}" for one in Hostile.made if not one.was_there(minutes)]
+    print(json.dumps({"starts": {one.name: one.times for one in Hostile.made}}), flush=True)
     ledger.stopping.set()
     until = time.monotonic() + 60
     for thread in steady:
