@@ -1,7 +1,8 @@
 //! Rules of the database.
 
 use super::{
-    Error, SessionReader, SessionWriter, condition_columns, connection::rows, session_writer::of_user, sql, turn,
+    Error, SessionReader, SessionWriter, condition_columns, connection::rows, session_writer::of_user, sql,
+    turn,
 };
 use ringfence_base::clock::rfc3339;
 use ringfence_wire::mcp::{MAX_STORED_RULES, StoredRule};
