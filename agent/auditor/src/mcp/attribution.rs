@@ -91,7 +91,7 @@ fn attribute_in_flight(at: u64, born: u64, single: bool, calls: &[(Span, bool)])
 }
 
 /// The first and last times of untagged events, by what they are of.
-fn spread<'a>(page: &'a [Stored], of: fn(&Stored) -> &String) -> HashMap<&'a str, (u64, u64)> {
+fn spread(page: &[Stored], of: fn(&Stored) -> &String) -> HashMap<&str, (u64, u64)> {
     let mut spread: HashMap<&str, (u64, u64)> = HashMap::new();
     for stored in page.iter().filter(|stored| stored.record.call == 0) {
         let at = stored.record.time;
