@@ -39,12 +39,14 @@ pub(crate) fn enter(state: &Path) -> Result<(), Error> {
 }
 
 fn landlocked(state: &Path) -> Result<(), Error> {
+    let needed =
+        |path: &Path, access| Hierarchy { may_be_missing: false, ..Hierarchy::resolved(path, access) };
     let rules = Rules {
         restricted: Access { read: true, write: true, exec: true, unix: true },
         hierarchies: vec![
             // An administrator may have made the directory a link.
-            Hierarchy::resolved(state, Access { read: true, write: true, ..Access::default() }),
-            Hierarchy::resolved(Path::new("/dev/urandom"), Access { read: true, ..Access::default() }),
+            needed(state, Access { read: true, write: true, ..Access::default() }),
+            needed(Path::new("/dev/urandom"), Access { read: true, ..Access::default() }),
         ],
         tcp: Some(BTreeSet::new()),
         scope_signals: true,

@@ -80,7 +80,7 @@ pub struct Hierarchy {
 }
 
 impl Hierarchy {
-    /// The tree at a path. Links on the way are followed now, for a rule follows none.
+    /// The tree at a path, if it is there. Links on the way are followed now, for a rule follows none.
     pub fn resolved(path: &Path, access: Access) -> Self {
         let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
         Self { path, access, exact: false, may_be_missing: true }

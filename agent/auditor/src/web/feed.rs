@@ -80,7 +80,7 @@ fn publish(sessions: &Sessions, watcher: &Watcher, pages: &Feed) {
         let (changes, behind) = split(backlog);
         behind.into_iter().for_each(|whose| send(Event::Behind(whose)));
         if !changes.is_empty() {
-            match rows(sessions, &changes) {
+            match sessions.readers.ask(|reader| rows(reader, sessions, &changes)) {
                 Ok(rows) => rows.into_iter().for_each(&mut send),
                 Err(error) => {
                     tracing::warn!("the dashboard's live rows cannot be read: {error}");
@@ -112,8 +112,7 @@ fn split(Backlog { users, all_behind }: Backlog) -> (Vec<Change>, Vec<Option<u32
     (changes, behind)
 }
 
-fn rows(sessions: &Sessions, changes: &[Change]) -> Result<Vec<Event>, store::Error> {
-    let reader = SessionReader::open(&sessions.db)?;
+fn rows(reader: &SessionReader, sessions: &Sessions, changes: &[Change]) -> Result<Vec<Event>, store::Error> {
     let mut events = Vec::with_capacity(changes.len());
     let row = |row: &Value, message: Value| {
         // A row without an owner is root's alone.
