@@ -1,11 +1,11 @@
-//! Lets one user beside its owner use a file: a POSIX ACL, which an owner can set without being root.
+//! Lets one user beside its owner use a file: a POSIX ACL, which an owner can set without being root. Whether there is one.
 //!
 //! acl(5); the form is that of `include/uapi/linux/posix_acl_xattr.h`.
 
 use crate::entry::{by_proc, set_mode};
 use rustix::{
     fd::BorrowedFd,
-    fs::{XattrFlags, fremovexattr, fsetxattr, removexattr, setxattr},
+    fs::{XattrFlags, fremovexattr, fsetxattr, getxattr, removexattr, setxattr},
     io::Errno,
 };
 use std::io;
@@ -21,6 +21,11 @@ pub struct Permissions {
     pub own: u16,
     /// The other user's.
     pub theirs: u16,
+}
+
+/// Whether it has one; also where that cannot be told. By its path, for a descriptor opened with `O_PATH` has no attributes.
+pub(crate) fn is_there(fd: BorrowedFd<'_>) -> bool {
+    !matches!(getxattr(by_proc(fd), NAME, &mut [0_u8; 0]), Err(Errno::NODATA | Errno::NOTSUP))
 }
 
 pub(crate) fn share(fd: BorrowedFd<'_>, user: Option<u32>, permissions: Permissions) -> io::Result<()> {

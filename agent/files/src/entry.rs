@@ -5,7 +5,7 @@ use rustix::{
     fs::{AtFlags, CWD, FileType, Gid, Mode, OFlags, Stat, Uid, chmodat, chownat, fchmod, fstat, openat},
     io::Errno,
 };
-use std::{fs::File, io};
+use std::{fs::File, io, path::Path};
 
 /// What fstat(2) says of something that is open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,6 +74,14 @@ pub struct Entry {
 }
 
 impl Entry {
+    /// What a path leads to, through symlinks as well.
+    ///
+    /// # Errors
+    /// As open(2).
+    pub fn of(path: &Path) -> io::Result<Self> {
+        Ok(Self { fd: openat(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())? })
+    }
+
     /// Opens it for reading if it is a regular file. Nothing else is opened, not even to be looked at: the open of a FIFO
     /// waits for its other end, and that of a device can do something.
     ///
@@ -141,6 +149,12 @@ macro_rules! by_descriptor {
 pub(crate) use by_descriptor;
 
 by_descriptor!(Entry);
+
+impl AsFd for Entry {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
 
 /// The path by which the kernel leads to an open descriptor's inode itself: for calls that take no `O_PATH` descriptor.
 pub(crate) fn by_proc(fd: BorrowedFd<'_>) -> String {

@@ -20,9 +20,8 @@ mod walk;
 pub use acl::Permissions;
 pub use dir::{Access, Dir};
 pub use entry::{Entry, Meta};
-pub use walk::ResolvedPath;
+pub use walk::{Others, ResolvedPath};
 
-use rustix::fs::{CWD, Mode, OFlags, openat};
 use std::{fs::File, io, os::fd::AsFd, path::Path};
 
 /// Opens a file by its path for reading if that leads to a regular one, through symlinks as well. For a path at which an agent
@@ -31,7 +30,26 @@ use std::{fs::File, io, os::fd::AsFd, path::Path};
 /// # Errors
 /// As [`Entry::read`].
 pub fn read(path: &Path) -> io::Result<File> {
-    Entry { fd: openat(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())? }.read()
+    Entry::of(path)?.read()
+}
+
+/// Whether nobody but root chose what a path leads to: all directories on the way, all symlinks, also those that lead on to
+/// others, and what is at its end belong to root, and others may do there no more than `others`. Then what is opened by that
+/// path afterwards is still root's.
+///
+/// # Errors
+/// As open(2) and readlink(2).
+pub fn is_roots(path: &Path, others: Others) -> io::Result<bool> {
+    walk::is_roots(path, others)
+}
+
+/// Whether users other than its owner and root can write what is open. Root's group is root; whom an ACL names is not.
+///
+/// # Errors
+/// As fstat(2).
+pub fn others_write(opened: impl AsFd) -> io::Result<bool> {
+    let meta = Meta::of(&opened)?;
+    Ok(walk::others_write(opened, &meta))
 }
 
 /// Opens a file by its path for appending, makes it (mode 0600) where it is not there, and follows no symlink at the path's

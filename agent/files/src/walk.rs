@@ -1,7 +1,7 @@
 //! The way to a directory, one component at a time, and who could have changed it.
 
 use rustix::{
-    fd::OwnedFd,
+    fd::{AsFd, OwnedFd},
     fs::{CWD, Mode, OFlags, mkdirat, openat, readlinkat},
     io::Errno,
 };
@@ -12,7 +12,7 @@ use std::{
     path::{Component, Path, PathBuf},
 };
 
-use crate::{Dir, entry::Meta};
+use crate::{Dir, acl, entry::Meta};
 
 /// As many symlinks as the kernel follows in one path.
 const MOST_LINKS: usize = 40;
@@ -26,6 +26,15 @@ pub struct ResolvedPath {
     pub name: OsString,
     /// The first user, neither root nor ourselves, whose symlink led here.
     pub redirected_by: Option<u32>,
+}
+
+/// What users other than root may do on a way that counts as root's all the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Others {
+    /// Write as root's group, and add names in sticky directories, where they change nobody else's.
+    AddNames,
+    /// Nothing.
+    Nothing,
 }
 
 /// What a walk looks at.
@@ -98,11 +107,18 @@ fn is_ours(uid: u32) -> bool {
     uid == 0 || uid == rustix::process::geteuid().as_raw()
 }
 
+/// Whether others than its owner, root and root's group can write what is open.
+pub(crate) fn others_write(fd: impl AsFd, meta: &Meta) -> bool {
+    // Of a file with an ACL, the group's bits are the most that any user or group in it may do.
+    let group_is_roots = || meta.gid == 0 && !acl::is_there(fd.as_fd());
+    meta.mode & 0o002 != 0 || meta.mode & 0o020 != 0 && !group_is_roots()
+}
+
 /// Whether others than root and ourselves can put something else under a name in this directory. In a sticky one they can
 /// only add names.
-fn check(dir: &Meta, path: &Path) -> io::Result<()> {
-    let others = if dir.gid == 0 { 0o002 } else { 0o022 };
-    if !is_ours(dir.uid) || (dir.mode & others != 0 && dir.mode & 0o1000 == 0) {
+fn check(here: &OwnedFd, path: &Path) -> io::Result<()> {
+    let dir = Meta::of(here)?;
+    if !is_ours(dir.uid) || (dir.mode & 0o1000 == 0 && others_write(here, &dir)) {
         return Err(io::Error::new(
             io::ErrorKind::PermissionDenied,
             format!(
@@ -121,7 +137,7 @@ fn check(dir: &Meta, path: &Path) -> io::Result<()> {
 pub(crate) fn trusted(path: &Path, mode: Option<u32>) -> io::Result<Dir> {
     let mut walk = Walk::new(path)?;
     while let Some(name) = walk.rest.pop() {
-        check(&Meta::of(&walk.here)?, &walk.path)?;
+        check(&walk.here, &walk.path)?;
         let next = match (step(&walk.here, &name), mode) {
             (Err(Errno::NOENT), Some(mode)) => {
                 match mkdirat(&walk.here, name.as_os_str(), Mode::from_raw_mode(mode)) {
@@ -150,6 +166,34 @@ pub(crate) fn trusted(path: &Path, mode: Option<u32>) -> io::Result<Dir> {
         walk.follow(&name, &meta)?;
     }
     Dir::from_parts(walk.here, walk.path)
+}
+
+/// Whether all that a path leads through is root's, each symlink and what is at its end included.
+pub(crate) fn is_roots(path: &Path, others: Others) -> io::Result<bool> {
+    let closed = |fd: &OwnedFd, meta: &Meta| match others {
+        Others::AddNames => meta.is_dir() && meta.mode & 0o1000 != 0 || !others_write(fd, meta),
+        Others::Nothing => meta.mode & 0o022 == 0,
+    };
+    let mut walk = Walk::new(path)?;
+    let top = Meta::of(&walk.here)?;
+    if top.uid != 0 || !closed(&walk.here, &top) {
+        return Ok(false);
+    }
+    while let Some(name) = walk.rest.pop() {
+        let next = step(&walk.here, &name)?;
+        let meta = Meta::of(&next)?;
+        // A symlink's mode says nothing.
+        let is_closed = meta.is_symlink() || closed(&next, &meta);
+        if meta.uid != 0 || !is_closed {
+            return Ok(false);
+        }
+        if meta.is_symlink() {
+            walk.follow(&name, &meta)?;
+        } else {
+            walk.enter(&name, next);
+        }
+    }
+    Ok(true)
 }
 
 /// Finds the directory and the name that a path leads to through all symlinks, its last component's included.

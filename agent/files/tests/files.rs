@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use ringfence_files::{Access, Dir, Permissions, append, read, replace};
+use ringfence_files::{Access, Dir, Others, Permissions, append, is_roots, read, replace, share};
 use std::{
     ffi::OsStr,
     fs,
@@ -228,6 +228,79 @@ fn a_trusted_way_leads_through_nothing_that_others_can_change() {
     assert!(Dir::open_trusted(&at("none")).is_err());
     symlink("loop", at("loop")).unwrap();
     assert!(Dir::open_trusted(&at("loop")).is_err());
+}
+
+/// Lets one more user write something. False: the file system has no ACLs.
+fn let_in(path: &Path) -> bool {
+    share(&fs::File::open(path).unwrap(), Some(1234), Permissions { own: 7, theirs: 7 }).is_ok()
+}
+
+#[test]
+fn whom_an_acl_lets_write_is_not_root_s_group() {
+    if !is_root() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    fs::create_dir_all(at("a/b")).unwrap();
+    chown(at("a"), None, Some(0)).unwrap();
+    fs::set_permissions(at("a"), fs::Permissions::from_mode(0o775)).unwrap();
+    Dir::open_trusted(&at("a/b")).unwrap();
+    assert!(is_roots(&at("a/b"), Others::AddNames).unwrap(), "root's group is root");
+    if !let_in(&at("a")) {
+        return;
+    }
+    assert_eq!(mode(&at("a")), 0o770, "which looks like root's group");
+    let refused = Dir::open_trusted(&at("a/b")).unwrap_err().to_string();
+    assert!(refused.contains("can be changed by others"), "{refused}");
+    assert!(!is_roots(&at("a/b"), Others::AddNames).unwrap());
+}
+
+#[test]
+fn what_is_root_s_has_a_way_that_is_root_s() {
+    assert!(is_roots("/etc/passwd".as_ref(), Others::Nothing).unwrap());
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o1777)).unwrap();
+    symlink("/etc/passwd", at("link")).unwrap();
+    assert!(!is_roots(&at("link"), Others::Nothing).unwrap(), "where anybody can make one");
+    assert!(is_roots(&at("none"), Others::AddNames).is_err() || !is_root());
+    if !is_root() {
+        return;
+    }
+    assert!(is_roots(&at("link"), Others::AddNames).unwrap(), "the control");
+    lchown(at("link"), Some(1234), None).unwrap();
+    assert!(!is_roots(&at("link"), Others::AddNames).unwrap(), "another's link");
+    // Root's own leads through a directory of somebody else's.
+    fs::create_dir(at("theirs")).unwrap();
+    symlink("/etc/passwd", at("theirs/on")).unwrap();
+    symlink("theirs/on", at("through")).unwrap();
+    assert!(is_roots(&at("through"), Others::AddNames).unwrap(), "the control");
+    chown(at("theirs"), Some(1234), None).unwrap();
+    assert!(!is_roots(&at("through"), Others::AddNames).unwrap());
+    // What a sticky file's mode says of others counts.
+    fs::write(at("file"), "").unwrap();
+    fs::set_permissions(at("file"), fs::Permissions::from_mode(0o1666)).unwrap();
+    assert!(!is_roots(&at("file"), Others::AddNames).unwrap());
+}
+
+#[test]
+fn a_device_is_not_opened_to_be_looked_at() {
+    if !is_root() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let dir = Dir::open(folder.path()).unwrap();
+    // Nothing has this number: the open of it, and nothing else, would say so.
+    let (device, mode) = (rustix::fs::FileType::CharacterDevice, rustix::fs::Mode::from_raw_mode(0o600));
+    if rustix::fs::mknodat(&dir, "device", device, mode, rustix::fs::makedev(511, 1_048_575)).is_err() {
+        // Nobody makes one here.
+        return;
+    }
+    for refused in [dir.read(name("device")), dir.update(name("device")), dir.append(name("device"))] {
+        let error = refused.unwrap_err().to_string();
+        assert!(error.contains("device is not a regular file"), "{error}");
+    }
 }
 
 #[test]

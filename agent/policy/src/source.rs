@@ -2,9 +2,10 @@
 
 use super::problem::{At, LoadErrors, Problem, Wrong};
 use nix::libc;
+use ringfence_files::{Others, is_roots, others_write};
 use serde::Serialize;
 use std::{
-    fs::{File, OpenOptions},
+    fs::OpenOptions,
     io::{self, Read},
     os::unix::fs::{MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
@@ -26,7 +27,7 @@ pub struct Provenance {
     pub mode: u32,
     /// How many names (hard links) it has.
     pub names: u64,
-    /// Whether the file and the directory it is in belong to root and nobody else may write either.
+    /// Whether the file and all on the way to it belong to root, and nobody else may write it or put another in its place.
     pub root_only: bool,
 }
 
@@ -54,6 +55,10 @@ pub(crate) fn read(file: &Path) -> Result<(String, Provenance), LoadErrors> {
     if meta.len() > MAX_BYTES {
         return Err(wrong(Wrong::TooLarge { size: meta.len(), most: MAX_BYTES }));
     }
+    // A user who can write a directory on the way can put another file there under the same name.
+    let root_only = meta.uid() == 0
+        && others_write(&opened).is_ok_and(|others| !others)
+        && is_roots(file, Others::AddNames).unwrap_or(false);
     let mut bytes = Vec::new();
     opened.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(io)?;
     if bytes.len() as u64 > MAX_BYTES {
@@ -67,7 +72,6 @@ pub(crate) fn read(file: &Path) -> Result<(String, Provenance), LoadErrors> {
         let line = u32::try_from(before.iter().filter(|b| **b == b'\n').count() + 1).unwrap_or(u32::MAX);
         LoadErrors::from(Problem::new(At { line, ..At::file(file) }, Wrong::NotUtf8))
     })?;
-    let root_only = roots(meta.uid(), meta.gid(), mode) && way_is_roots(file);
     Ok((
         text,
         Provenance {
@@ -79,23 +83,6 @@ pub(crate) fn read(file: &Path) -> Result<(String, Provenance), LoadErrors> {
             root_only,
         },
     ))
-}
-
-fn roots(uid: u32, gid: u32, mode: u32) -> bool {
-    uid == 0 && mode & 0o002 == 0 && (mode & 0o020 == 0 || gid == 0)
-}
-
-/// Whether only root can replace the file. A user who can write a directory on the way can put another file there under the
-/// same name, except in a root-owned directory with the sticky bit. For a link, the way to it and to its target both count.
-fn way_is_roots(file: &Path) -> bool {
-    let Ok(real) = file.canonicalize() else { return false };
-    let Ok(named) = std::path::absolute(file) else { return false };
-    let dirs = real.ancestors().skip(1).chain(named.ancestors().skip(1));
-    let closed = |dir: &Path| {
-        let meta = File::open(dir).and_then(|d| d.metadata());
-        meta.is_ok_and(|m| m.uid() == 0 && (m.mode() & 0o1000 != 0 || roots(0, m.gid(), m.mode() & 0o7777)))
-    };
-    dirs.into_iter().all(closed)
 }
 
 #[cfg(test)]
@@ -125,6 +112,14 @@ mod tests {
         assert!(root_only(&file) && root_only(&link), "the control");
         fs::set_permissions(dir.path().join("a"), fs::Permissions::from_mode(0o775)).unwrap();
         assert!(root_only(&file), "root's own group");
+        let opened = fs::File::open(dir.path().join("a")).unwrap();
+        let all = ringfence_files::Permissions { own: 7, theirs: 7 };
+        // Not every file system has ACLs.
+        if ringfence_files::share(&opened, Some(65534), all).is_ok() {
+            assert!(!root_only(&file), "a directory that an ACL lets somebody write");
+            ringfence_files::share(&opened, None, all).unwrap();
+            fs::set_permissions(dir.path().join("a"), fs::Permissions::from_mode(0o775)).unwrap();
+        }
         chown(dir.path().join("a"), None, Some(65534)).unwrap();
         assert!(!root_only(&file) && !root_only(&link), "a directory that a group may write");
         fs::set_permissions(dir.path().join("a"), fs::Permissions::from_mode(0o755)).unwrap();

@@ -1,10 +1,9 @@
 //! The binary that root's service runs: only root can change it, and no build replaces it.
 
 use super::{Error, file};
-use ringfence_files::Access;
+use ringfence_files::{Access, Dir, Entry, others_write};
 use std::{
     fs, io,
-    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
 };
 
@@ -33,7 +32,9 @@ pub(super) fn binary(fallback: &Path, done: &mut Vec<String>) -> Result<PathBuf,
 /// Whether the binary is there already, as a file that only root can change. A link to a build directory leads to the same
 /// content, and a file of another user's may have it, too, until its owner changes it.
 fn is_installed(binary: &Path, there: &Path) -> bool {
-    fs::symlink_metadata(there).is_ok_and(|meta| meta.is_file() && is_roots(&meta))
+    let entry = Dir::of(there).and_then(|(dir, name)| dir.entry(&name));
+    let is_ours = |entry: &Entry| Ok::<_, io::Error>(entry.meta()?.is_file() && is_roots(entry)?);
+    matches!(entry, Ok(Some(entry)) if is_ours(&entry).unwrap_or(false))
         && matches!((fs::read(binary), fs::read(there)), (Ok(this), Ok(there)) if this == there)
 }
 
@@ -48,16 +49,16 @@ fn is_built_there(file: &Path) -> bool {
 }
 
 /// Whether only root may change it, and every user may execute or enter it.
-fn is_roots(meta: &fs::Metadata) -> bool {
-    let others = if meta.gid() == 0 { 0o002 } else { 0o022 };
-    meta.uid() == 0 && meta.mode() & others == 0 && meta.mode() & 0o001 != 0
+fn is_roots(entry: &Entry) -> io::Result<bool> {
+    let meta = entry.meta()?;
+    Ok(meta.uid == 0 && meta.mode & 0o001 != 0 && !others_write(entry)?)
 }
 
 /// Whether only root may change the file and the directories above it, and every user may execute it: the auditor is another
 /// user.
 fn only_root_writes(path: &Path) -> io::Result<bool> {
     for part in path.ancestors() {
-        if !is_roots(&fs::metadata(part)?) {
+        if !is_roots(&Entry::of(part)?)? {
             return Ok(false);
         }
     }
@@ -69,7 +70,7 @@ mod tests {
     use super::*;
     use std::{
         fs::Permissions,
-        os::unix::fs::{PermissionsExt, symlink},
+        os::unix::fs::{MetadataExt, PermissionsExt, symlink},
         time::{Duration, Instant},
     };
 
@@ -118,6 +119,25 @@ mod tests {
             fs::remove_file(&there).unwrap();
         }
         assert!(built.exists(), "a link's target is left alone");
+    }
+
+    #[test]
+    fn a_binary_that_an_acl_lets_somebody_write_is_not_root_s() {
+        if !nix::unistd::geteuid().is_root() {
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let there = dir.path().join("there");
+        copy(Path::new("/bin/true"), &there).unwrap();
+        let mode = |mode| fs::set_permissions(&there, Permissions::from_mode(mode)).unwrap();
+        mode(0o771);
+        assert!(is_installed(Path::new("/bin/true"), &there), "root's group is root");
+        let all = ringfence_files::Permissions { own: 7, theirs: 7 };
+        // Not every file system has ACLs.
+        if ringfence_files::share(&fs::File::open(&there).unwrap(), Some(65534), all).is_ok() {
+            mode(0o771);
+            assert!(!is_installed(Path::new("/bin/true"), &there));
+        }
     }
 
     #[test]

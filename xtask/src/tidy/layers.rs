@@ -21,7 +21,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("base", &["files", "wire"]),
     ("redact", &["base"]),
     ("credentials", &["redact"]),
-    ("policy", &["base", "common", "credentials", "grant", "redact", "wire"]),
+    ("policy", &["base", "common", "credentials", "files", "grant", "redact", "wire"]),
     // What faces the kernel.
     ("process", &[]),
     ("sandbox", &[]),
