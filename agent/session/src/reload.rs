@@ -7,6 +7,7 @@ use super::{
     conditions::Scope,
     rules::{self, Rule, RuleSpec},
 };
+use ringfence_files::Others;
 use ringfence_wire::{mcp::RuleFile, tool_call::Action};
 use std::{
     fs,
@@ -143,10 +144,10 @@ fn stamp(file: &Path) -> Option<Stamp> {
     fs::metadata(file).ok().map(|m| (m.mtime(), m.mtime_nsec(), m.len(), m.ino()))
 }
 
-/// Whether nobody but root can have written the file, or put another one in its place.
+/// Whether nobody but root can have written the file, or put another one in its place. Whoever may make a symlink there, to a
+/// file of root's for now, chooses what is read.
 fn only_roots(file: &Path) -> bool {
-    let Ok(file) = fs::canonicalize(file) else { return false };
-    file.ancestors().all(|part| fs::metadata(part).is_ok_and(|m| m.uid() == 0 && m.mode() & 0o022 == 0))
+    ringfence_files::is_roots(file, Others::Nothing).unwrap_or(false)
 }
 
 /// Longest path of a rule file that is taken, bytes: the system's own bound.

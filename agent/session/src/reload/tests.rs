@@ -98,6 +98,10 @@ fn only_roots_own_files_in_its_own_directories_are_trusted() {
     fs::write(&file, SHIPPED).expect("written");
     assert!(!super::only_roots(&file), "everybody can put another one into the temporary directory");
     assert!(super::only_roots("/etc/passwd".as_ref()));
+    // Who may make a link chooses where it leads, now and in a moment.
+    let link = folder.path().join("link");
+    std::os::unix::fs::symlink("/etc/passwd", &link).expect("a link");
+    assert!(!super::only_roots(&link));
 }
 
 /// As the comparison is meant, rule by rule.
