@@ -51,7 +51,11 @@ impl Dir {
     /// # Errors
     /// Something else is there, a symlink included; as open(2).
     pub fn read(&self, name: &OsStr) -> io::Result<File> {
-        self.regular(name, OFlags::RDONLY, 0)
+        let entry = self.entry(name)?.ok_or(Errno::NOENT)?;
+        if !entry.meta()?.is_file() {
+            return Err(self.not_regular(name));
+        }
+        entry.read()
     }
 
     /// Opens a regular file in it for reading and writing, made with mode 0600 if it is not there.
@@ -59,7 +63,7 @@ impl Dir {
     /// # Errors
     /// Something else is there, a symlink included; as open(2).
     pub fn update(&self, name: &OsStr) -> io::Result<File> {
-        self.regular(name, OFlags::RDWR | OFlags::CREATE, 0o600)
+        self.open_or_make(name, OFlags::RDWR)
     }
 
     /// Opens a regular file in it for reading and appending, made with mode 0600 if it is not there.
@@ -67,7 +71,7 @@ impl Dir {
     /// # Errors
     /// Something else is there, a symlink included; as open(2).
     pub fn append(&self, name: &OsStr) -> io::Result<File> {
-        self.regular(name, OFlags::RDWR | OFlags::APPEND | OFlags::CREATE, 0o600)
+        self.open_or_make(name, OFlags::RDWR | OFlags::APPEND)
     }
 
     /// Makes a file that is not there yet.
@@ -79,15 +83,24 @@ impl Dir {
         Ok(openat(&self.fd, single(name)?, flags, Mode::from_raw_mode(mode))?.into())
     }
 
-    fn regular(&self, name: &OsStr, flags: OFlags, mode: u32) -> io::Result<File> {
-        // Without O_NONBLOCK the open of a FIFO would wait for its other end.
-        let flags = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-        let fd = openat(&self.fd, single(name)?, flags, Mode::from_raw_mode(mode))?;
+    fn open_or_make(&self, name: &OsStr, flags: OFlags) -> io::Result<File> {
+        // The open of a device can do something, so that it is looked at before.
+        if let Some(there) = self.entry(name)?
+            && !there.meta()?.is_file()
+        {
+            return Err(self.not_regular(name));
+        }
+        // Another may have its name by now. Without O_NONBLOCK the open of a FIFO would wait for its other end.
+        let safe = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let fd = openat(&self.fd, single(name)?, flags | OFlags::CREATE | safe, Mode::from_raw_mode(0o600))?;
         if !Meta::of(&fd)?.is_file() {
-            let path = self.path.join(name);
-            return Err(io::Error::other(format!("{} is not a regular file", path.display())));
+            return Err(self.not_regular(name));
         }
         Ok(fd.into())
+    }
+
+    fn not_regular(&self, name: &OsStr) -> io::Error {
+        io::Error::other(format!("{} is not a regular file", self.path.join(name).display()))
     }
 
     /// Puts a file in place of whatever has this name, whole and on disk, or not at all. Nobody but us can open it before it
