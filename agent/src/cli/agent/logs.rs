@@ -6,13 +6,17 @@ use ringfence_base::escape::line as printable;
 use serde_json::Value;
 use std::{
     fs::File,
-    io::{self, BufRead, BufReader, IsTerminal, Write},
+    io::{self, BufRead, BufReader, IsTerminal, Read, Write},
     os::unix::fs::MetadataExt,
     path::Path,
     process::ExitCode,
     thread,
     time::Duration,
 };
+
+/// Longest line that is held, bytes: the longest that a worker reads again. One that was taken over writes what it likes, and a
+/// line without an end would take all of the host's memory.
+const LONGEST: usize = 64 << 20;
 
 /// Prints an agent's conversation.
 ///
@@ -44,7 +48,7 @@ pub(super) fn logs(args: &LogsArgs) -> anyhow::Result<ExitCode> {
         }
     };
     let raw = args.json || !io::stdout().is_terminal();
-    let mut follow = Follow { path: &path, file: None, inode: 0, partial: Vec::new() };
+    let mut follow = Follow { path: &path, file: None, inode: 0, partial: Vec::new(), is_cut: false };
     let mut out = io::stdout().lock();
     loop {
         // The error names which of the two files failed.
@@ -72,6 +76,8 @@ struct Follow<'a> {
     file: Option<BufReader<File>>,
     inode: u64,
     partial: Vec<u8>,
+    /// The beginning of this line was too long to be held: none of it is shown.
+    is_cut: bool,
 }
 
 impl Follow<'_> {
@@ -81,16 +87,26 @@ impl Follow<'_> {
             self.file = Some(BufReader::new(ringfence_files::read(self.path)?));
             self.inode = meta.ino();
             self.partial.clear();
+            self.is_cut = false;
         }
         let Some(file) = &mut self.file else { return Ok(()) };
-        while file.read_until(b'\n', &mut self.partial)? > 0 {
-            // A line that is still being written waits until it is complete.
-            if self.partial.last() == Some(&b'\n') {
-                each(&self.partial)?;
-                self.partial.clear();
+        loop {
+            let room = LONGEST - self.partial.len();
+            if file.by_ref().take(room as u64).read_until(b'\n', &mut self.partial)? == 0 {
+                return Ok(());
             }
+            let is_whole = self.partial.last() == Some(&b'\n');
+            if is_whole && !self.is_cut {
+                each(&self.partial)?;
+            } else if !is_whole && self.partial.len() < LONGEST {
+                // A line that is still being written waits until it is complete.
+                continue;
+            } else if is_whole {
+                eprintln!("ringfence: a line of more than {} MiB is left out", LONGEST >> 20);
+            }
+            self.is_cut = !is_whole;
+            self.partial.clear();
         }
-        Ok(())
     }
 }
 
@@ -128,12 +144,17 @@ fn indented(text: &str) -> String {
 mod tests {
     use super::*;
     use nix::{sys::stat::Mode, unistd::mkfifo};
+    use std::io::Seek as _;
+
+    fn follow(path: &Path) -> Follow<'_> {
+        Follow { path, file: None, inode: 0, partial: Vec::new(), is_cut: false }
+    }
 
     #[test]
     fn what_is_no_file_in_the_place_of_a_log_is_waited_for_by_nobody() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("log");
-        let follow = || Follow { path: &path, file: None, inode: 0, partial: Vec::new() };
+        let follow = || follow(&path);
         mkfifo(&path, Mode::S_IRWXU).unwrap();
         let error = follow().lines(|_| Ok(())).unwrap_err().to_string();
         assert!(error.contains("not a regular file"), "{error}");
@@ -147,5 +168,43 @@ mod tests {
             })
             .unwrap();
         assert_eq!(lines, [b"one\n"], "the control");
+    }
+
+    #[test]
+    fn a_line_that_is_longer_than_any_worker_s_is_left_out_and_those_behind_it_are_shown() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("log");
+        // With its end, the longest that is shown; and one byte more. Where nothing was written a file has zeros.
+        let mut file = File::create(&path).unwrap();
+        file.set_len(LONGEST as u64 - 1).unwrap();
+        file.seek(io::SeekFrom::End(0)).unwrap();
+        file.write_all(b"\n").unwrap();
+        file.set_len(2 * LONGEST as u64).unwrap();
+        file.seek(io::SeekFrom::End(0)).unwrap();
+        file.write_all(b"\nlast\n").unwrap();
+        let (mut follow, mut lines) = (follow(&path), Vec::new());
+        follow
+            .lines(|line| {
+                lines.push(line.len());
+                Ok(())
+            })
+            .unwrap();
+        assert_eq!(lines, [LONGEST, 5]);
+        // It may still be written when it is too long already.
+        file.set_len(file.metadata().unwrap().len() + LONGEST as u64 + 1).unwrap();
+        let mut more = |text: &[u8]| {
+            file.seek(io::SeekFrom::End(0)).unwrap();
+            file.write_all(text).unwrap();
+            let mut shown = Vec::new();
+            follow
+                .lines(|line| {
+                    shown.push(line.to_vec());
+                    Ok(())
+                })
+                .unwrap();
+            shown
+        };
+        assert_eq!(more(b"and on"), Vec::<Vec<u8>>::new());
+        assert_eq!(more(b"\nwhole\n"), [b"whole\n"]);
     }
 }
