@@ -50,6 +50,7 @@ struct SessionRef<'a> {
     session: &'a str,
     uid: u32,
     client: u32,
+    governed: bool,
     nudge: &'a EventFd,
     /// Whether it has its place.
     still: &'a dyn Fn() -> bool,
@@ -59,6 +60,8 @@ struct SessionRef<'a> {
 pub(super) struct Admitted {
     permit: Permit,
     client: u32,
+    /// Whether it comes out of a container.
+    governed: bool,
     intake: Intake,
     claim: Claim,
 }
@@ -100,7 +103,7 @@ pub(super) fn admit(
         sessions.suspect(&error);
         chain(&error)
     })?;
-    Ok(Admitted { permit, client, intake, claim })
+    Ok(Admitted { permit, client, governed: facts.governed, intake, claim })
 }
 
 /// The journal beside a session's first message: a regular file, or it is refused; a pipe would hold this thread.
@@ -123,7 +126,7 @@ pub(super) fn link(
     mut conn: Conn,
     sessions: &Arc<Sessions>,
     (session, uid): (&str, u32),
-    Admitted { permit, client, mut intake, claim }: Admitted,
+    Admitted { permit, client, governed, mut intake, claim }: Admitted,
     still: &dyn Fn() -> bool,
 ) -> Result<(), FrameError> {
     let still = || still() && permit.is_held();
@@ -142,7 +145,7 @@ pub(super) fn link(
     lock(&sessions.linked).insert(session.to_owned(), linked);
     let welcomed = welcome(&link, sessions, uid);
     let outcome = welcomed.and_then(|()| {
-        let session_ref = SessionRef { session, uid, client, nudge: &nudge, still: &still };
+        let session_ref = SessionRef { session, uid, client, governed, nudge: &nudge, still: &still };
         serve_session(&mut conn, &link, sessions, &mut intake, &session_ref)
     });
     link.drain();
@@ -182,7 +185,7 @@ fn serve_session(
     intake: &mut Intake,
     session_ref: &SessionRef<'_>,
 ) -> Result<(), FrameError> {
-    let SessionRef { session, uid, client, nudge, still } = *session_ref;
+    let SessionRef { session, uid, client, governed, nudge, still } = *session_ref;
     let mut logged = String::new();
     // Until when to rest, if the journal has more than was read; and when the session last reported that it grew.
     let (mut behind, mut grew) = (None::<Instant>, None::<Instant>);
@@ -264,7 +267,9 @@ fn serve_session(
                 }
             }
             Some(SessionUpdate::Released { call }) => released(sessions, call, (session, uid)),
-            Some(SessionUpdate::RuleFile { number, file }) => {
+            Some(SessionUpdate::RuleFile { number, mut file }) => {
+                // Whoever may confirm nothing needs not say either that root wrote it, and that nobody has to.
+                file.trusted &= !governed;
                 // No interceptor of ours reads such a one. Nothing is made of it, least of all where others wait.
                 if let Some(why) = reload::too_long(&file) {
                     sessions.turned.log(conn.stream(), "a rule file is", &why);

@@ -208,8 +208,8 @@ impl Sessions {
         lock(&self.linked).contains_key(session)
     }
 
-    /// Claims a session for a user's connection, as [`Claims::claim`], unless it is on record as another user's: what has a claim
-    /// waits for its own user's lane before the writer says so, and that user says how long that takes.
+    /// Claims a session for a user's connection, as [`Claims::claim`], unless it is on record as another user's, or nobody can tell:
+    /// what has a claim waits for its own user's lane before the writer says so, and that user says how long that takes.
     ///
     /// # Errors
     /// In words.
@@ -219,9 +219,16 @@ impl Sessions {
         stream: &UnixStream,
         still: &dyn Fn() -> bool,
     ) -> Result<Option<Claim>, String> {
-        // A store that cannot be read yet is asked once more, by the writer.
-        if self.readers.ask(|reader| reader.is_another_s(session, uid)).unwrap_or(false) {
-            return Err(intake::Error::NotYours.to_string());
+        match self.readers.ask(|reader| reader.is_another_s(session, uid)) {
+            Ok(true) => return Err(intake::Error::NotYours.to_string()),
+            Ok(false) => {}
+            // Nothing is on record before the writer has made the database.
+            Err(_) if !self.db.exists() => {}
+            Err(error) => {
+                let error = intake::Error::Store(error);
+                self.suspect(&error);
+                return Err(chain(&error));
+            }
         }
         self.claims.claim(session, uid, stream, still).map_err(|error| error.to_string())
     }

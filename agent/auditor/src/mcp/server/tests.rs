@@ -1,11 +1,15 @@
 //! Connections that have to go.
 
 use super::*;
-use crate::mcp::{
-    link::{Link, LinkWriter},
-    session_link::released,
-    sessions::{Linked, Serving},
-    watchers::Change,
+use crate::{
+    mcp::{
+        link::{Link, LinkWriter},
+        peers::{CoreChannel, PeerResolver},
+        session_link::released,
+        sessions::{Linked, Serving},
+        watchers::Change,
+    },
+    shared::Shared,
 };
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use ringfence_base::quota::{Bounds, Owners, Permits};
@@ -13,7 +17,12 @@ use ringfence_session::{
     journal::{Entry as Line, Journal},
     reload::LONGEST,
 };
-use ringfence_wire::mcp::{MAX_UPDATE, RuleFile, SessionOrder, SessionUpdate, WaitingCall};
+use ringfence_wire::{
+    audit::{FromCore, PeerFacts, PeerQuestion},
+    mcp::{MAX_UPDATE, RuleFile, SessionOrder, SessionUpdate, WaitingCall},
+    message::Reply,
+    packets::Packets,
+};
 use std::fs::File;
 
 #[test]
@@ -350,5 +359,81 @@ fn whoever_names_another_user_s_session_keeps_nobody_from_it() {
         assert!(matches!(&reply, McpReply::Failed(why) if why.error.contains("another user")), "{reply:?}");
         let _ = serves.join().expect("no panic");
         assert!(sessions.claims.is_free(&session));
+    }
+}
+
+#[test]
+fn a_session_of_which_nobody_can_tell_whose_it_is_is_kept_from_nobody() {
+    let (folder, sessions) = sessions();
+    std::fs::write(folder.path().join("audit.db"), "x".repeat(8192)).expect("no database");
+    let session = uuid::Uuid::new_v4().to_string();
+    let path = folder.path().join(&session);
+    Journal::create(&path).expect("a journal").append(&start(&session)).expect("written");
+    // What it would wait for with the session in its hands, for as long as it likes.
+    let _busy = sessions.writer.wait(1001, || true).expect("the lane");
+    let (ours, theirs) = UnixStream::pair().expect("a pair");
+    let permit = Permits::within(Bounds::of(9, 9), Owners::default()).take(1001, || ()).expect("a permit");
+    let shared = Arc::clone(&sessions);
+    let serves = thread::spawn(move || converse(ours, 1001, &permit, &shared));
+    let mut asking = Conn::new(theirs, Duration::from_secs(60), MAX_MESSAGE);
+    let file = File::open(&path).expect("the journal");
+    let request = McpRequest::Journal { session: session.clone(), journal: "j".into() };
+    asking.send_with_descriptors(&request, &[std::os::fd::AsFd::as_fd(&file)]).expect("sent");
+    let reply = asking.receive::<McpReply>().expect("an answer");
+    assert!(matches!(reply, McpReply::Failed(_)), "{reply:?}");
+    let _ = serves.join().expect("no panic");
+    assert!(sessions.claims.is_free(&session));
+}
+
+/// What the daemon's auditor has, and a core by whose word whoever connects is governed, or is not.
+fn sessions_of_everybody(governed: bool) -> (tempfile::TempDir, Arc<Sessions>) {
+    let (core, ours) = Packets::pair().expect("a pair");
+    thread::spawn(move || {
+        while let Ok((PeerQuestion { number }, _)) = core.receive() {
+            let facts = PeerFacts { lineage: vec![90, 1], governed };
+            core.send(&FromCore::Answer { number, reply: Reply::Ok(facts) }, None, None).expect("sent");
+        }
+    });
+    let line = CoreChannel::start(ours, Owners::default(), || ()).expect("a thread");
+    let (shared, _) = UnixStream::pair().expect("a pair");
+    let serving = Serving::Everybody {
+        peers: PeerResolver::Core(line),
+        shared: Arc::new(Shared::new(shared)),
+        owners: Owners::default(),
+        session_bytes: 1 << 30,
+    };
+    let folder = tempfile::tempdir().expect("a folder");
+    let sessions = Arc::new(Sessions::new(folder.path().join("audit.db"), serving));
+    (folder, sessions)
+}
+
+#[test]
+fn that_only_root_wrote_a_rule_file_is_believed_of_no_governed_process() {
+    for governed in [false, true] {
+        let (folder, sessions) = sessions_of_everybody(governed);
+        let session = uuid::Uuid::new_v4().to_string();
+        let path = folder.path().join(&session);
+        Journal::create(&path).expect("a journal").append(&start(&session)).expect("written");
+        let (ours, theirs) = UnixStream::pair().expect("a pair");
+        let permit =
+            Permits::within(Bounds::of(9, 9), Owners::default()).take(1000, || ()).expect("a permit");
+        let serves = thread::spawn(move || converse(ours, 1000, &permit, &sessions));
+        let mut interceptor = Conn::new(theirs, Duration::from_secs(60), MAX_MESSAGE);
+        let file = File::open(&path).expect("the journal");
+        let request = McpRequest::Session { session, journal: "j".into() };
+        interceptor.send_with_descriptors(&request, &[std::os::fd::AsFd::as_fd(&file)]).expect("sent");
+        let welcome = interceptor.receive::<McpReply>().expect("an answer");
+        assert!(matches!(welcome, McpReply::Welcome { .. }), "{welcome:?}");
+        let mut offer = |number, text: &str, trusted| {
+            let file = RuleFile { trusted, ..rule_file(text) };
+            interceptor.send(&SessionUpdate::RuleFile { number, file }).expect("sent");
+            let order = interceptor.receive::<SessionOrder>().expect("an answer");
+            let SessionOrder::RuleFile { held, .. } = order else { panic!("{order:?}") };
+            held
+        };
+        assert_eq!(offer(1, STRICT, false), None, "nobody has seen it before");
+        assert_eq!(offer(2, LOOSE, true).is_some(), governed);
+        drop(interceptor);
+        let _ = serves.join().expect("no panic");
     }
 }
