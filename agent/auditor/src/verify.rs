@@ -151,8 +151,11 @@ impl Sums {
     }
 
     /// A row of `tool_calls`: what was asked, how it was answered, what was decided, each for itself, as a journal tells
-    /// them one after the other.
+    /// them one after the other. A call that no list shows is as good as removed.
     pub fn call(&mut self, row: &Value) {
+        if row["_listed"] == 0 {
+            return;
+        }
         let decided = !row["decided_at"].is_null();
         let at_once = if decided { &Value::Null } else { &row["outcome"] };
         self.calls.add(&json!([

@@ -287,7 +287,10 @@ impl SessionReader {
                 "m.rowid AS _rowid, m.* FROM messages m JOIN sessions s ON s.id = m.session_id WHERE m.rowid > ?2"
             }
             "tool_calls" => {
-                "c.rowid AS _rowid, c.*, s.server_name AS _server_name, s.uid AS _uid, s.client_info AS _client_info
+                // Whether lists have it as it is: whoever verifies the calls does not see what those are made from.
+                "c.rowid AS _rowid, c.*, s.server_name AS _server_name, s.uid AS _uid, s.client_info AS _client_info,
+                     EXISTS (SELECT 1 FROM calls_by_user u WHERE u.uid = s.uid AND u.requested_at = c.requested_at AND u.id = c.id
+                         AND u.flagged = (c.policy_action != 'pass')) AS _listed
                  FROM tool_calls c JOIN sessions s ON s.id = c.session_id WHERE c.rowid > ?2"
             }
             "intent_contexts" => {

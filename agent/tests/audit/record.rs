@@ -64,6 +64,8 @@ fn changed_rows_and_sessions_that_are_gone_are_found() {
         ("UPDATE tool_calls SET tool_name = 'nothing' WHERE tool_name = 'write_file'", "tool calls"),
         ("UPDATE tool_calls SET arguments = '{}' WHERE rowid = 1", "tool calls"),
         ("UPDATE tool_calls SET outcome = 'approved' WHERE outcome IS NOT NULL", "tool calls"),
+        ("DELETE FROM calls_by_user WHERE id = (SELECT id FROM tool_calls WHERE rowid = 1)", "tool calls"),
+        ("UPDATE calls_by_user SET flagged = 1 - flagged", "tool calls"),
         ("UPDATE messages SET raw = '{}' WHERE rowid = 2", "messages"),
         ("PRAGMA foreign_keys = OFF; DELETE FROM messages WHERE rowid = 2", "messages"),
         ("UPDATE stderr SET text = 'all is well'", "lines of standard error"),

@@ -1,7 +1,7 @@
 //! What a user asks for costs by what that user has, however much others have.
 
 use super::SessionReader;
-use crate::{CallFilter, Error, FILE, Viewer, Writer, open};
+use crate::{CallFilter, Error, FILE, Shown, Viewer, Writer, open};
 use serde_json::Value;
 use std::{
     path::Path,
@@ -110,9 +110,15 @@ fn lists_of_one_user_and_of_root_agree() {
             (if flagged { 2 } else { 9 }, 0)
         );
     }
+    // What the index lacks, and nothing else, is said to be in no list.
+    writer.connection().execute_batch("DELETE FROM calls_by_user WHERE id = '1001-2-3'").expect("removes");
+    let calls = reader.table(Viewer(0), "tool_calls", 0, 100, Shown::Parsed).expect("reads");
+    let unlisted: Vec<&Value> =
+        calls.iter().filter(|row| row["_listed"] == 0).map(|row| &row["id"]).collect();
+    assert_eq!((calls.len(), unlisted), (41, vec![&Value::from("1001-2-3")]));
     let rows: i64 = writer
         .connection()
         .query_row("SELECT count(*) FROM calls_by_user", [], |row| row.get(0))
         .expect("counts");
-    assert_eq!(rows, 41, "a row that is gone is in no index");
+    assert_eq!(rows, 40, "a row that is gone is in no index");
 }
