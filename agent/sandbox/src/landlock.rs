@@ -48,6 +48,9 @@ pub enum Error {
     /// The kernel refused the ruleset as a whole.
     #[error("cannot enforce the Landlock ruleset")]
     Enforce(#[source] RulesetError),
+    /// What a rule is about is missing.
+    #[error("{} is not there, not for this user, or a symlink leads to it: there is no Landlock rule for it", .0.display())]
+    Missing(PathBuf),
     /// The kernel enforced less than it said it could.
     #[error("the kernel enforced the Landlock ruleset only in part ({0:?}), although it has the ABI for it")]
     Partial(RulesetStatus),
@@ -126,12 +129,15 @@ impl Rules {
     /// Restricts the calling thread and all it starts, for good. False: this kernel has no Landlock.
     ///
     /// # Errors
-    /// [`Error`]; the caller must not go on.
+    /// [`Error`], also for a path that is missing and may not be; the caller must not go on.
     pub fn enforce(&self) -> Result<bool, Error> {
         let abi = host::landlock_abi();
         if abi > 0
             && let Some(prepared) = self.prepare(abi)?
         {
+            if let Some(missing) = prepared.missing.first() {
+                return Err(Error::Missing(missing.clone()));
+            }
             prepared.enforce()?;
         }
         Ok(abi > 0)
@@ -341,6 +347,28 @@ mod tests {
             assert!(denied(fs::write(at("absent"), "y")));
             assert!(denied(std::process::Command::new(at("open/true")).status()), "not granted to execute");
         });
+    }
+
+    #[test]
+    fn where_a_place_is_missing_that_may_not_be_nothing_is_in_force() {
+        let dir = tempfile::tempdir().unwrap();
+        let absent = dir.path().canonicalize().unwrap().join("absent");
+        let enforce = |may_be_missing| {
+            let rules = Rules {
+                restricted: Access { write: true, ..Access::default() },
+                hierarchies: vec![Hierarchy {
+                    may_be_missing,
+                    ..tree(&absent, Access { write: true, ..Access::default() })
+                }],
+                ..Rules::default()
+            };
+            thread::spawn(move || rules.enforce()).join().unwrap()
+        };
+        if landlock_abi() == 0 {
+            return;
+        }
+        assert!(matches!(enforce(false), Err(Error::Missing(path)) if path == absent));
+        assert!(matches!(enforce(true), Ok(true)), "the control");
     }
 
     #[test]
