@@ -2,7 +2,6 @@
 
 use rustix::fs::{Access, access};
 use std::{
-    fs::File,
     io::{self, Read},
     path::{Path, PathBuf},
 };
@@ -53,7 +52,8 @@ pub fn check(db: &Path) -> Result<(), Error> {
         return Err(Error::NotOne(db.to_owned()));
     }
     let mut start = Vec::new();
-    let opened = File::open(db).and_then(|file| file.take(MAGIC.len() as u64).read_to_end(&mut start));
+    let opened =
+        ringfence_files::read(db).and_then(|file| file.take(MAGIC.len() as u64).read_to_end(&mut start));
     opened.map_err(|e| fail("read", db, e))?;
     if !start.is_empty() && start != MAGIC { Err(Error::NotOne(db.to_owned())) } else { Ok(()) }
 }

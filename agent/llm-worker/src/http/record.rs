@@ -10,7 +10,6 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use std::{
-    fs::File,
     io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write},
     path::Path,
     time::Duration,
@@ -63,7 +62,8 @@ struct UsageLine {
 
 /// Counts what the calls of earlier runs used, as far back as a day can reach. Blocks.
 pub fn replay(log: &Path, meter: &limits::Shared) -> io::Result<()> {
-    let mut file = match File::open(log) {
+    // A worker that was taken over may have put a FIFO there, for the next one to wait for.
+    let mut file = match ringfence_files::read(log) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(error),
@@ -139,6 +139,16 @@ pub(super) struct Unrecorded;
 mod tests {
     use super::*;
     use serde_json::Value;
+
+    #[test]
+    fn what_is_no_file_in_the_place_of_the_log_is_not_waited_for() {
+        use rustix::fs::{CWD, FileType, Mode, mknodat};
+        let dir = tempfile::tempdir().unwrap();
+        let log = dir.path().join("http.ndjson");
+        assert!(replay(&log, &limits::Shared::default()).is_ok(), "there is none yet");
+        mknodat(CWD, &log, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
+        assert!(replay(&log, &limits::Shared::default()).is_err());
+    }
 
     #[tokio::test]
     async fn a_refused_request_takes_little_of_the_log() {

@@ -131,7 +131,8 @@ impl Pins {
     pub fn read(&self) -> Result<Known, Error> {
         let io = |e| Error::Io(self.path.clone(), e);
         let mut text = String::new();
-        match File::open(&self.path) {
+        // A worker that was taken over may have put a FIFO there, for the next one, or whoever asks, to wait for.
+        match ringfence_files::read(&self.path) {
             Ok(file) => file.take(MAX_FILE + 1).read_to_string(&mut text).map_err(io)?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Known::new()),
             Err(error) => return Err(io(error)),
@@ -306,8 +307,12 @@ mod tests {
 
     #[test]
     fn a_broken_file_is_no_empty_one() {
+        use rustix::fs::{CWD, FileType, Mode, mknodat};
         let dir = tempfile::tempdir().unwrap();
         let pins = Pins::new(dir.path().join("pins.json"));
+        mknodat(CWD, &pins.path, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
+        assert!(matches!(pins.read(), Err(Error::Io(..))), "not waited for");
+        fs::remove_file(&pins.path).unwrap();
         fs::write(&pins.path, "{").unwrap();
         assert!(matches!(pins.judge("s", vec![tool("t", "", "{}")]), Err(Error::Broken(..))));
         assert_eq!(fs::read_to_string(&pins.path).unwrap(), "{");
