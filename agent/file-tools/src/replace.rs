@@ -4,7 +4,7 @@ use crate::{
     error::Error,
     workspace::{Workspace, regular},
 };
-use rustix::fs::{FlockOperation, Gid, Uid};
+use rustix::fs::{FlockOperation, Gid, Uid, getxattr};
 use std::{
     fs::{self, File, Metadata, OpenOptions, Permissions},
     io::{self, Write},
@@ -17,6 +17,9 @@ use std::{
 
 /// How long somebody else's lock is waited for, where the call has no earlier deadline.
 const LOCK_WAIT: Duration = Duration::from_secs(10);
+
+/// The attribute that a file with an ACL has: acl(5).
+const ACL: &str = "system.posix_acl_access";
 
 /// How the new content was put in place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,10 +81,11 @@ pub(crate) fn replace(path: &Path, bytes: &[u8]) -> Result<Replaced, Error> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
         Err(error) => return Err(Error::Io { doing: "look at", path: path.to_owned(), source: error }),
     };
-    // A file with more names than one would lose them; one that may not be written must not be replaced either.
+    // A file with more names than one would lose them, and one with an ACL that, by which its group would get the most of any
+    // entry; one that may not be written must not be replaced either.
     if let Some(old) = &old {
         let opened = OpenOptions::new().write(true).open(path).map_err(Error::io("write", path))?;
-        if old.nlink() > 1 {
+        if old.nlink() > 1 || getxattr(path, ACL, &mut [0_u8; 0]).is_ok() {
             return in_place(path, opened, bytes);
         }
     }
@@ -139,5 +143,34 @@ fn new_file(directory: &Path) -> io::Result<(File, PathBuf)> {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists && tries < 100 => tries += 1,
             Err(error) => return Err(error),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_with_an_acl_keeps_it_and_its_group_gets_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        fs::write(&path, "old").unwrap();
+        assert_eq!(replace(&path, b"new").unwrap(), Replaced::Atomically, "the control");
+        // Owner, one named user, owning group, mask, others.
+        let none = u32::MAX;
+        let entries = [(0x01, 6, none), (0x02, 6, 1234), (0x04, 0, none), (0x10, 6, none), (0x20, 0, none)];
+        let mut acl = 2u32.to_le_bytes().to_vec();
+        for (tag, permissions, id) in entries {
+            acl.extend(u16::to_le_bytes(tag));
+            acl.extend(u16::to_le_bytes(permissions));
+            acl.extend(u32::to_le_bytes(id));
+        }
+        if rustix::fs::setxattr(&path, ACL, &acl, rustix::fs::XattrFlags::empty()).is_err() {
+            // Not every file system has ACLs.
+            return;
+        }
+        assert_eq!(replace(&path, b"newer").unwrap(), Replaced::InPlace);
+        assert_eq!(fs::read_to_string(&path).unwrap(), "newer");
+        assert!(getxattr(&path, ACL, &mut [0_u8; 0]).is_ok(), "it has it still");
     }
 }

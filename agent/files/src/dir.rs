@@ -4,6 +4,7 @@
 mod contents;
 
 use crate::{
+    acl,
     entry::{Meta, by_descriptor},
     walk::{self, ResolvedPath},
 };
@@ -27,6 +28,21 @@ pub enum Access {
     Mode(u32),
     /// Owner, group and permission bits (without set-id bits) of what it replaces.
     Like(Meta),
+}
+
+impl Access {
+    /// As a file has it that is open. Of one with an ACL, which does not come along, the group gets nothing: its bits are what
+    /// any entry may have at most.
+    ///
+    /// # Errors
+    /// As fstat(2).
+    pub fn like(file: impl AsFd) -> io::Result<Self> {
+        let mut meta = Meta::of(&file)?;
+        if acl::is_there(file.as_fd()) {
+            meta.mode &= !0o070;
+        }
+        Ok(Self::Like(meta))
+    }
 }
 
 /// A directory, open.

@@ -89,12 +89,12 @@ fn program() -> String {
     if found { "ringfence".to_owned() } else { own.display().to_string() }
 }
 
-/// A configuration file: its directory, its name there, and its metadata when it was read. If root changes a file in a user's
+/// A configuration file: its directory, its name there, and whose it was when it was read. If root changes a file in a user's
 /// directory, the user may rename things meanwhile, so no path is resolved twice.
 struct Config {
     dir: Dir,
     name: OsString,
-    meta: Meta,
+    access: Access,
 }
 
 impl Config {
@@ -102,7 +102,7 @@ impl Config {
     fn read(file: &Path) -> io::Result<(Self, String)> {
         let ResolvedPath { dir, name, redirected_by } = Dir::resolve(file)?;
         let opened = dir.read(&name)?;
-        let meta = Meta::of(&opened)?;
+        let (meta, access) = (Meta::of(&opened)?, Access::like(&opened)?);
         // Another user's link must not decide whose file is changed.
         if let Some(user) = redirected_by.filter(|user| *user != meta.uid) {
             return Err(io::Error::new(
@@ -116,7 +116,7 @@ impl Config {
         }
         let mut text = String::new();
         opened.take(MAX_CONFIG as u64 + 1).read_to_string(&mut text)?;
-        Ok((Self { dir, name, meta }, text))
+        Ok((Self { dir, name, access }, text))
     }
 
     /// Keeps the file as it was, beside it, under a name that no earlier backup has.
@@ -126,8 +126,7 @@ impl Config {
             number => format!(".before-ringfence.{number}"),
         };
         let path = self.dir.path().join(&self.name);
-        let kept =
-            self.dir.keep_beside(&self.name, (0..1000).map(ending), text.as_bytes(), Access::Like(self.meta));
+        let kept = self.dir.keep_beside(&self.name, (0..1000).map(ending), text.as_bytes(), self.access);
         match kept {
             Ok(backup) => Ok(self.dir.path().join(backup)),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
@@ -139,7 +138,7 @@ impl Config {
 
     /// Writes beside the file and renames over it: a reader sees the old text or the new. Owner and mode stay.
     fn replace(&self, text: &str) -> io::Result<()> {
-        self.dir.replace(&self.name, text.as_bytes(), Access::Like(self.meta))
+        self.dir.replace(&self.name, text.as_bytes(), self.access)
     }
 }
 

@@ -50,6 +50,21 @@ fn copies_have_the_owner_and_the_mode_of_the_file() {
 }
 
 #[test]
+fn what_an_acl_lets_somebody_do_the_group_of_a_copy_may_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("file");
+    fs::write(&file, "old").unwrap();
+    let one_more = ringfence_files::Permissions { own: 6, theirs: 6 };
+    // Not every file system has ACLs.
+    if ringfence_files::share(&fs::File::open(&file).unwrap(), Some(OWNER), one_more).is_err() {
+        return;
+    }
+    assert_eq!(mode(&file), 0o660, "the mask stands where the group's bits were");
+    let backup = wrap(&file).unwrap();
+    assert_eq!([mode(&file), mode(&backup)], [0o600; 2]);
+}
+
+#[test]
 fn a_link_is_followed_unless_somebody_else_made_it() {
     let folder = tempfile::tempdir().unwrap();
     let (file, link) = (folder.path().join("file"), folder.path().join("link"));
