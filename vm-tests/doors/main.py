@@ -27,9 +27,9 @@ import watch  # noqa: E402
 
 PROVIDER_PORT = 4200
 KEY = "sk-doors-0123456789abcdef"
-# What an operator gives those whom nobody trusts: SECURITY.md leaves processors, memory and disk to cgroups. As much of the processors as
-# system.slice has, where the daemon and the well-behaved are.
-MEMORY, TASKS = "330M", "1500"
+# What an operator gives those whom nobody trusts: SECURITY.md leaves processors and memory to cgroups, and disk to file systems and quotas.
+# As much of the processors as system.slice has, where the daemon and the well-behaved are; MiB of a file system for the users' homes.
+MEMORY, TASKS, DISK = "330M", "1500", 512
 SLICE = "hostile.slice"
 
 
@@ -41,6 +41,17 @@ def model_of(name, port):
     return f'[llm.mock]\nprovider = "anthropic"\nmodel = "m"\napi_key_file = "{key}"\nbase_url = "http://127.0.0.1:{port}"\ntimeout = 40\nruntime_timeout = 60\n'
 
 
+def bounded(place):
+    """A file system of their own for the hostile users, who fill what they are given."""
+    os.makedirs(place)
+    with open(f"{place}.image", "wb") as file:
+        file.truncate(DISK << 20)
+    subprocess.run(["mkfs.ext4", "-q", "-F", "-m", "0", f"{place}.image"], check=True)
+    subprocess.run(["modprobe", "loop"], check=True)
+    subprocess.run(["mount", "-o", "loop,nosuid,nodev", f"{place}.image", place], check=True)
+    os.chmod(place, 0o777)
+
+
 def prepare(port):
     """Files, users' ids and profiles."""
     shutil.rmtree(BASE, ignore_errors=True)
@@ -49,8 +60,7 @@ def prepare(port):
         os.chmod(places.box(name), 0o777)
         good.put(f"{places.box(name)}/granted", "granted\n")
     os.chown(places.box(GOOD), OWNER, OWNER)
-    os.makedirs(f"{BASE}/users")
-    os.chmod(f"{BASE}/users", 0o777)
+    bounded(f"{BASE}/users")
     os.makedirs(SECRET)
     for name in ("file", "wide", *(f"flood-{number}" for number in range(250))):
         good.put(f"{SECRET}/{name}", "secret\n")
@@ -204,7 +214,8 @@ def tell(begun):
     with open("/proc/meminfo") as file:
         free = next(int(line.split()[1]) // 1024 for line in file if line.startswith("MemAvailable"))
     own = " ".join(f"{one['role']}={one['own_mib']}/{one['descriptors']}" for one in shown)
-    print(f"# {time.monotonic() - begun:6.0f} s, {free} MiB free; own MiB and descriptors: {own}; seconds of processors since: {watch.busy()}; "
+    disks = " and ".join(str(os.statvfs(place).f_bavail * os.statvfs(place).f_frsize >> 20) for place in ("/", f"{BASE}/users"))
+    print(f"# {time.monotonic() - begun:6.0f} s, {free} MiB free, {disks} of the disks, {watch.written()}; own MiB and descriptors: {own}; seconds of processors since: {watch.busy()}; "
           f"{watch.flow()}; {sum(one.lives() for one in Hostile.made)} hostile parties; {watch.pauses()}", flush=True)
 
 

@@ -139,6 +139,12 @@ def flow():
     return f"{auditor['records']} records sent, {auditor['unacknowledged']} of them not stored"
 
 
+def written():
+    """MiB of what the daemon keeps."""
+    shown = subprocess.run(["du", "-sm", "/var/lib/ringfence", "/var/lib/ringfence-agents"], capture_output=True, text=True).stdout
+    return " and ".join(line.split()[0] for line in shown.splitlines()) + " MiB kept by the daemon"
+
+
 def inside():
     """What the core's and the auditor's threads wait for, and what is open there, for a diagnosis."""
     for pid, role in roles().items():
