@@ -4,13 +4,14 @@
 //! |---|---|
 //! | link | reads the core's socket, decodes, names rules; passes events on through a bounded queue |
 //! | store | owns the store: writes in batches, retries, deletes what is old |
-//! | query | accepts on the query socket; one thread per connection, bounded |
-//! | mcp | accepts on the socket of MCP sessions: interceptors' links, questions; one thread per connection, bounded |
+//! | query | accepts on the query socket; one more thread for each connection that says something, bounded |
+//! | mcp | the same on the socket of MCP sessions: interceptors' links, questions |
 //! | web | the dashboard, on the listening socket that the core made |
 //!
 //! | file | what |
 //! |---|---|
 //! | `link`, `queue`, `store_writer` | from the core's socket to the store: decode, queue, write in batches |
+//! | `accept` | whoever connects, until there is something to read; the threads of connections |
 //! | `query`, `trace` | the query socket; the trace of an agent |
 //! | `mcp/` | MCP sessions: journals in, rows out, approvals, and the events that belong to a call |
 //! | `web/`, `metrics` | the dashboard's server; `/metrics` |
@@ -27,6 +28,7 @@
 // Where nobody reads standard output any more (`| head`), `println!` panics.
 #![cfg_attr(not(test), deny(clippy::print_stdout))]
 
+mod accept;
 mod error;
 mod journald;
 mod link;
@@ -48,7 +50,6 @@ pub use ringfence_store::{MCP_TABLES, Retention, mcp_schema_sql};
 use journald::Journald;
 use mcp::{
     peers::{CoreChannel, PeerResolver},
-    server,
     sessions::{Serving, Sessions},
     upkeep::Upkeep,
 };
@@ -59,6 +60,7 @@ use nix::{
         socket::{getsockopt, sockopt::AcceptConn},
     },
 };
+use query::Queries;
 use ringfence_base::{precedence, quota::Owners};
 use ringfence_store as store;
 use ringfence_wire::{
@@ -155,14 +157,9 @@ pub fn run(state: &Path, retention: Retention) -> Result<(), Error> {
             writer.run(&items)
         })
         .map_err(Error::Thread)?;
-    spawn("query")
-        .spawn({
-            let (shared, sessions) = (Arc::clone(&shared), Arc::clone(&sessions));
-            move || query::serve(&listener, &db, &shared, &sessions)
-        })
-        .map_err(Error::Thread)?;
+    accept::start(listener, Arc::new(Queries::new(&db, &shared, &sessions))).map_err(Error::Thread)?;
     if let Some(listener) = handoff.mcp {
-        spawn("mcp").spawn(move || server::serve(&listener, &sessions)).map_err(Error::Thread)?;
+        accept::start(listener, sessions).map_err(Error::Thread)?;
     }
 
     precedence::first();
@@ -188,9 +185,8 @@ fn inherited() -> Result<(UnixStream, UnixListener), Error> {
         return Err(Error::NotFromDaemon(None));
     }
     let (core, listener) = (UnixStream::from(core), UnixListener::from(listener));
-    // Whatever the core left them in: threads wait on these.
-    let blocking = core.set_nonblocking(false).and_then(|()| listener.set_nonblocking(false));
-    blocking.map_err(|e| Error::NotFromDaemon(Some(e)))?;
+    // Whatever the core left it in: threads wait on it.
+    core.set_nonblocking(false).map_err(|e| Error::NotFromDaemon(Some(e)))?;
     Ok((core, listener))
 }
 
@@ -223,11 +219,7 @@ fn receive_handoff(core: &UnixStream) -> Result<PassedSockets, Error> {
     let mut passed = PassedSockets::default();
     for (fd, descriptor) in fds.into_iter().zip(descriptors) {
         match fd {
-            PassedFd::Mcp => {
-                let listener = UnixListener::from(descriptor);
-                listener.set_nonblocking(false).map_err(own)?;
-                passed.mcp = Some(listener);
-            }
+            PassedFd::Mcp => passed.mcp = Some(UnixListener::from(descriptor)),
             PassedFd::Dashboard => passed.dashboard = Some(TcpListener::from(descriptor)),
             PassedFd::Peers => passed.peers = Some(Packets::new(descriptor)),
         }

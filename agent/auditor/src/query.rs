@@ -4,15 +4,15 @@
 //! connect is refused by the kernel. The auditor itself looks at the peer's uid only.
 
 use super::{
+    accept::{Peer, Service},
     mcp::{attribution, sessions::Sessions},
     shared::{Dropped, Shared},
     trace,
 };
-use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use ringfence_base::{
     error::chain,
     escape,
-    precedence::{self, First},
+    precedence::First,
     quota::{Bounds, Lane, Lanes, Permit, Permits},
 };
 use ringfence_events::explain;
@@ -24,9 +24,7 @@ use ringfence_wire::{
     trace::TraceQuery,
 };
 use std::{
-    io,
-    net::Shutdown,
-    os::unix::net::{UnixListener, UnixStream},
+    os::unix::net::UnixStream,
     path::{Path, PathBuf},
     sync::Arc,
     thread,
@@ -51,62 +49,60 @@ const PAGE: u32 = 512;
 const REST: u32 = 7;
 const LONGEST_REST: Duration = Duration::from_millis(250);
 
-/// Answers on `listener` until the process ends.
-pub(crate) fn serve(listener: &UnixListener, db: &Path, shared: &Arc<Shared>, sessions: &Arc<Sessions>) {
-    let open = Permits::within(Bounds::of(MAX_CONNECTIONS, MAX_PER_UID), sessions.owners.clone());
-    let lanes = Lanes::new(sessions.owners.clone());
-    // Whoever connects waits for this thread, behind all who came before.
-    precedence::first();
-    for stream in listener.incoming() {
-        let stream = match stream {
-            Ok(stream) => stream,
-            Err(error) => {
-                // Out of descriptors or memory: it passes, or the core sees that nobody answers.
-                tracing::warn!("accepting a connection on the query socket failed: {error}");
-                thread::sleep(Duration::from_millis(100));
-                continue;
-            }
-        };
-        let Ok(credentials) = getsockopt(&stream, PeerCredentials) else { continue };
-        let uid = credentials.uid();
-        let Ok(spare) = stream.try_clone() else { continue };
-        let Some(permit) = open.take(uid, move || drop(spare.shutdown(Shutdown::Both))) else {
-            sessions.turned.warn(uid, || {
-                let pid = credentials.pid();
-                format!(
-                    "process {pid} of user {uid} was turned away: too many connections on the query socket"
-                )
-            });
-            refuse(stream, "too many connections to the auditor at once; close some and try again");
-            continue;
-        };
-        let (db, shared, sessions) = (db.to_owned(), Arc::clone(shared), Arc::clone(sessions));
-        let lanes = lanes.clone();
-        let spawned = thread::Builder::new().name("query".into()).stack_size(512 << 10).spawn(move || {
-            precedence::usual();
-            // Root looks after the machine: its questions are answered before those of its users.
-            let _first = (uid == 0).then(First::begin);
-            // A peer that went away is no news.
-            let _ = converse(stream, &Responder { viewer: Viewer(uid), db, shared, sessions, lanes, permit });
-        });
-        if let Err(error) = spawned {
-            tracing::warn!("starting a thread for the query socket failed: {error}");
+/// What is asked, and of what.
+pub(crate) struct Queries {
+    db: PathBuf,
+    shared: Arc<Shared>,
+    sessions: Arc<Sessions>,
+    permits: Permits,
+    /// One answer for each user is made at once: the others of the same user wait.
+    lanes: Lanes,
+}
+
+impl Queries {
+    /// Nobody is connected yet.
+    pub(crate) fn new(db: &Path, shared: &Arc<Shared>, sessions: &Arc<Sessions>) -> Self {
+        let owners = || sessions.owners.clone();
+        Self {
+            db: db.to_owned(),
+            shared: Arc::clone(shared),
+            sessions: Arc::clone(sessions),
+            permits: Permits::within(Bounds::of(MAX_CONNECTIONS, MAX_PER_UID), owners()),
+            lanes: Lanes::new(owners()),
         }
     }
 }
 
-fn refuse(stream: UnixStream, why: &str) {
-    let mut conn = Conn::new(stream, Duration::from_millis(100), MAX_REQUEST);
-    let _ = conn.send(&QueryReply::Failed(Failure { error: why.to_owned() }));
+impl Service for Queries {
+    const NAME: &'static str = "query";
+    const STACK: usize = 512 << 10;
+    const SILENCE: Duration = REQUEST_LIMIT;
+
+    fn permits(&self) -> &Permits {
+        &self.permits
+    }
+
+    fn evicted(&self, _: Peer) {}
+
+    fn turned_away(&self, Peer { uid, pid }: Peer, stream: UnixStream) {
+        self.sessions.turned.warn(uid, || {
+            format!("process {pid} of user {uid} was turned away: too many connections on the query socket")
+        });
+        let error = "too many connections to the auditor at once; close some and try again".to_owned();
+        let mut conn = Conn::new(stream, Duration::from_millis(100), MAX_REQUEST);
+        let _ = conn.send(&QueryReply::Failed(Failure { error }));
+    }
+
+    fn converse(self: Arc<Self>, peer: Peer, stream: UnixStream, permit: Permit) -> Result<(), FrameError> {
+        // Root looks after the machine: its questions are answered before those of its users.
+        let _first = (peer.uid == 0).then(First::begin);
+        Responder { viewer: Viewer(peer.uid), queries: &self, permit }.converse(stream)
+    }
 }
 
-struct Responder {
+struct Responder<'a> {
     viewer: Viewer,
-    db: PathBuf,
-    shared: Arc<Shared>,
-    sessions: Arc<Sessions>,
-    /// One answer for each user is made at once: the others of the same user wait.
-    lanes: Lanes,
+    queries: &'a Queries,
     permit: Permit,
 }
 
@@ -121,36 +117,38 @@ enum QueryError {
     Store(#[source] store::Error),
 }
 
-fn converse(stream: UnixStream, responder: &Responder) -> io::Result<()> {
-    let mut answers = Conn::new(stream.try_clone()?, READ_LIMIT, usize::MAX);
-    let request = match Conn::new(stream, REQUEST_LIMIT, MAX_REQUEST).receive::<QueryRequest>() {
-        Ok(request) => request,
-        Err(error) => {
-            let error = format!("the request cannot be read: {}", chain(&error));
-            let _ = answers.send(&QueryReply::Failed(Failure { error }));
-            return Ok(());
+impl Responder<'_> {
+    fn converse(&self, stream: UnixStream) -> Result<(), FrameError> {
+        let mut answers = Conn::new(stream.try_clone().map_err(FrameError::Io)?, READ_LIMIT, usize::MAX);
+        let request = match Conn::new(stream, REQUEST_LIMIT, MAX_REQUEST).receive::<QueryRequest>() {
+            Ok(request) => request,
+            Err(error) => {
+                let error = format!("the request cannot be read: {}", chain(&error));
+                return answers.send(&QueryReply::Failed(Failure { error }));
+            }
+        };
+        if !self.permit.busy() {
+            // Evicted: the request is there to be read all the same, and nobody reads the answer.
+            return Err(FrameError::Closed);
         }
-    };
-    if !responder.permit.busy() {
-        // Evicted: the request is there to be read all the same, and nobody reads the answer.
-        return Ok(());
-    }
-    let done = match request {
-        QueryRequest::Events(query) => responder.events(&query, &mut answers),
-        QueryRequest::Why { event } => responder.why(event, &mut answers),
-        QueryRequest::Status => responder.status(&mut answers),
-        QueryRequest::Trace(query) => responder.trace(&query, &mut answers),
-    };
-    if let Err(QueryError::Store(error)) = done {
-        if error.is_corrupt() {
-            responder.shared.suspect();
+        let done = match request {
+            QueryRequest::Events(query) => self.events(&query, &mut answers),
+            QueryRequest::Why { event } => self.why(event, &mut answers),
+            QueryRequest::Status => self.status(&mut answers),
+            QueryRequest::Trace(query) => self.trace(&query, &mut answers),
+        };
+        match done {
+            Ok(()) => Ok(()),
+            Err(QueryError::Peer(error)) => Err(error),
+            Err(QueryError::Store(error)) => {
+                if error.is_corrupt() {
+                    self.queries.shared.suspect();
+                }
+                answers.send(&QueryReply::Failed(Failure { error: chain(&QueryError::Store(error)) }))
+            }
         }
-        let _ = answers.send(&QueryReply::Failed(Failure { error: chain(&QueryError::Store(error)) }));
     }
-    Ok(())
-}
 
-impl Responder {
     /// Waits until none of the user's other answers is being made. Root has no lane: its services ask at once.
     ///
     /// # Errors
@@ -159,12 +157,12 @@ impl Responder {
         if self.viewer.0 == 0 {
             return Ok(None);
         }
-        let lane = self.lanes.wait(self.viewer.0, || self.permit.is_held());
+        let lane = self.queries.lanes.wait(self.viewer.0, || self.permit.is_held());
         lane.map(Some).ok_or(QueryError::Peer(FrameError::Closed))
     }
 
     fn events(&self, query: &EventsQuery, answers: &mut Conn) -> Result<(), QueryError> {
-        let behind = !self.shared.flush(FLUSH_LIMIT);
+        let behind = !self.queries.shared.flush(FLUSH_LIMIT);
         let (reader, mut last) = self.reader()?;
         self.refresh();
         let filter = Filter {
@@ -186,14 +184,14 @@ impl Responder {
         // History ended at `last`; what is live begins behind it: no gap, nothing twice.
         loop {
             after = last;
-            let newest = self.shared.wait_after(self.viewer.0, after, Duration::from_secs(1));
+            let newest = self.queries.shared.wait_after(self.viewer.0, after, Duration::from_secs(1));
             let Some(newest) = newest.filter(|_| !is_hung_up(answers.stream())) else { return Ok(()) };
             last = newest.max(after);
             if last > after {
                 let begun = Instant::now();
                 self.refresh();
                 // A corrupt database may have been replaced meanwhile.
-                let reader = Reader::open(&self.db).map_err(QueryError::Store)?;
+                let reader = Reader::open(&self.queries.db).map_err(QueryError::Store)?;
                 self.send_between(&reader, &filter, after, last, answers)?;
                 thread::sleep((begun.elapsed() * REST).min(LONGEST_REST));
             }
@@ -203,14 +201,14 @@ impl Responder {
     /// A reader, and the last event's number. A database found corrupt is replaced first.
     fn reader(&self) -> Result<(Reader, u64), QueryError> {
         let open = || {
-            let reader = Reader::open(&self.db)?;
+            let reader = Reader::open(&self.queries.db)?;
             let last = reader.last_id()?;
             Ok((reader, last))
         };
         let opened = match open() {
             Err(error) if store::Error::is_corrupt(&error) => {
-                self.shared.suspect();
-                self.shared.flush(FLUSH_LIMIT);
+                self.queries.shared.suspect();
+                self.queries.shared.flush(FLUSH_LIMIT);
                 open()
             }
             opened => opened,
@@ -220,7 +218,7 @@ impl Responder {
 
     /// Takes in what MCP sessions journalled up to now, so that the events before now can be attributed to their calls.
     fn refresh(&self) {
-        self.sessions.refresh(self.viewer);
+        self.queries.sessions.refresh(self.viewer);
     }
 
     fn send_between(
@@ -236,7 +234,7 @@ impl Responder {
             let page = reader.events(self.viewer, filter, after, last, PAGE).map_err(QueryError::Store)?;
             let Some(end) = page.last() else { return Ok(()) };
             after = end.id;
-            let events = attribution::events(&self.sessions, &page).map_err(QueryError::Store)?;
+            let events = attribution::events(&self.queries.sessions, &page).map_err(QueryError::Store)?;
             // A reader of the answer may take as long as it likes; the user's others do not wait for it.
             drop(turn);
             send(answers, &QueryReply::Events { events })?;
@@ -245,13 +243,13 @@ impl Responder {
     }
 
     fn why(&self, id: u64, answers: &mut Conn) -> Result<(), QueryError> {
-        self.shared.flush(FLUSH_LIMIT);
+        self.queries.shared.flush(FLUSH_LIMIT);
         let turn = self.turn()?;
         let (reader, _) = self.reader()?;
         let reply = match reader.event(self.viewer, id).map_err(QueryError::Store)? {
             Some(stored) => {
                 self.refresh();
-                let attributed = attribution::events(&self.sessions, std::slice::from_ref(&stored));
+                let attributed = attribution::events(&self.queries.sessions, std::slice::from_ref(&stored));
                 let mut why = explain::event(&stored);
                 if let Some(event) = attributed.map_err(QueryError::Store)?.pop() {
                     why.event = event;
@@ -270,9 +268,9 @@ impl Responder {
     }
 
     fn trace(&self, query: &TraceQuery, answers: &mut Conn) -> Result<(), QueryError> {
-        self.shared.flush(FLUSH_LIMIT);
+        self.queries.shared.flush(FLUSH_LIMIT);
         let turn = self.turn()?;
-        let traced = trace::of(&self.sessions, self.viewer, query).map_err(QueryError::Store)?;
+        let traced = trace::of(&self.queries.sessions, self.viewer, query).map_err(QueryError::Store)?;
         let reply = match traced {
             Some(trace) => QueryReply::Trace(Box::new(trace)),
             None => QueryReply::Failed(Failure {
@@ -287,18 +285,18 @@ impl Responder {
     }
 
     fn status(&self, answers: &mut Conn) -> Result<(), QueryError> {
-        let health = self.shared.health().clone();
+        let health = self.queries.shared.health().clone();
         let mut status = AuditorStatus {
-            database: self.db.display().to_string(),
+            database: self.queries.db.display().to_string(),
             stored: health.stored,
             failing: health.failing,
             corrupt_moved_to: health.moved_to,
-            mcp: self.sessions.status(self.viewer.0),
+            mcp: self.queries.sessions.status(self.viewer.0),
             undecodable: health.undecodable.iter().map(|(reason, n)| ((*reason).to_owned(), *n)).collect(),
             ..AuditorStatus::default()
         };
         let read = || {
-            let reader = Reader::open(&self.db)?;
+            let reader = Reader::open(&self.queries.db)?;
             Ok((reader.size(self.viewer)?, reader.lost(self.viewer)?))
         };
         let turn = self.turn()?;
@@ -309,7 +307,7 @@ impl Responder {
             }
         }
         drop(turn);
-        for dropped in self.shared.dropped() {
+        for dropped in self.queries.shared.dropped() {
             add(&mut status.lost, &dropped, self.viewer);
         }
         for lost in &mut status.lost {

@@ -1,9 +1,9 @@
 //! The auditor of one user and one database, where no daemon serves: started by the first interceptor, ends when idle.
 
 use super::{
+    accept,
     error::Error,
     mcp::{
-        server,
         sessions::{Serving, Sessions},
         upkeep::Upkeep,
     },
@@ -47,9 +47,7 @@ pub fn run(places: &Places, port: u16, retention: Retention) -> Result<(), Error
         Ok(listener)
     });
     web::start(&sessions, web::prepare()?, dashboard.map_err(web::Error::Listen)?, Some(places.rules()))?;
-    let spawn = |name: &str| thread::Builder::new().name(name.to_owned());
-    let shared = Arc::clone(&sessions);
-    spawn("accept").spawn(move || server::serve(&listener, &shared)).map_err(Error::Thread)?;
+    accept::start(listener, Arc::clone(&sessions)).map_err(Error::Thread)?;
     let mut upkeep = Upkeep::new(Arc::clone(&sessions), retention, Some(places.clone()));
     let mut idle = Instant::now();
     while idle.elapsed() < IDLE {

@@ -6,8 +6,11 @@ use super::{
     sessions::Sessions,
     waiting::{Decider, Refused},
 };
-use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
-use ringfence_base::{error::chain, precedence, quota::Permit};
+use crate::accept::{Peer, Service};
+use ringfence_base::{
+    error::chain,
+    quota::{Permit, Permits},
+};
 use ringfence_session::heads::database;
 use ringfence_store::{self as store, CallFilter, SessionReader, Shown, Viewer};
 use ringfence_wire::{
@@ -17,10 +20,8 @@ use ringfence_wire::{
     message::Failure,
 };
 use std::{
-    net::Shutdown,
-    os::unix::net::{UnixListener, UnixStream},
+    os::unix::net::UnixStream,
     sync::{Arc, atomic::Ordering},
-    thread,
     time::{Duration, Instant},
 };
 
@@ -35,57 +36,34 @@ const MAX_WANTED: usize = 256;
 pub(crate) const NOT_PENDING: &str =
     "no such change of a rule file waits: it was confirmed or taken back, or the file was changed again";
 
-/// Serves `listener` until the process ends.
-pub(crate) fn serve(listener: &UnixListener, sessions: &Arc<Sessions>) {
-    // Whoever connects waits for this thread, behind all who came before.
-    precedence::first();
-    for stream in listener.incoming() {
-        let Ok(stream) = stream else {
-            // Out of descriptors: it passes.
-            thread::sleep(Duration::from_millis(100));
-            continue;
-        };
-        let Ok(peer) = getsockopt(&stream, PeerCredentials) else { continue };
-        let uid = peer.uid();
-        let Ok(spare) = stream.try_clone() else { continue };
-        let (all, pid) = (Arc::downgrade(sessions), peer.pid());
-        let end = move || {
-            let _ = spare.shutdown(Shutdown::Both);
-            let Some(sessions) = all.upgrade() else { return };
-            sessions.turned_away.fetch_add(1, Ordering::Relaxed);
-            sessions.turned.warn(uid, || {
-                format!("a connection of process {pid} of user {uid} was ended: another one needs its place")
-            });
-        };
-        let Some(permit) = sessions.connections.take(uid, end) else {
-            sessions.turned_away.fetch_add(1, Ordering::Relaxed);
-            sessions.turned.warn(uid, || {
-                format!(
-                    "process {} of user {uid} was turned away: too many connections about MCP sessions",
-                    peer.pid()
-                )
-            });
-            turn_away(stream);
-            continue;
-        };
-        let shared = Arc::clone(sessions);
-        let spawned = thread::Builder::new().name("mcp".into()).stack_size(1 << 20).spawn(move || {
-            precedence::usual();
-            if let Err(error) = converse(stream, uid, &permit, &shared)
-                && !matches!(error, FrameError::Closed)
-            {
-                tracing::debug!("a connection about MCP sessions ended: {}", chain(&error));
-            }
-        });
-        if let Err(error) = spawned {
-            tracing::warn!("starting a thread for an MCP session failed: {error}");
-        }
-    }
-}
+impl Service for Sessions {
+    const NAME: &'static str = "mcp";
+    const STACK: usize = 1 << 20;
+    const SILENCE: Duration = LIMIT;
 
-fn turn_away(stream: UnixStream) {
-    let failure = Failure::new("too many connections to the auditor at once; close some and try again");
-    let _ = Conn::new(stream, Duration::from_millis(100), MAX_MESSAGE).send(&McpReply::Failed(failure));
+    fn permits(&self) -> &Permits {
+        &self.connections
+    }
+
+    fn evicted(&self, Peer { uid, pid }: Peer) {
+        self.turned_away.fetch_add(1, Ordering::Relaxed);
+        self.turned.warn(uid, || {
+            format!("a connection of process {pid} of user {uid} was ended: another one needs its place")
+        });
+    }
+
+    fn turned_away(&self, Peer { uid, pid }: Peer, stream: UnixStream) {
+        self.turned_away.fetch_add(1, Ordering::Relaxed);
+        self.turned.warn(uid, || {
+            format!("process {pid} of user {uid} was turned away: too many connections about MCP sessions")
+        });
+        let failure = Failure::new("too many connections to the auditor at once; close some and try again");
+        let _ = Conn::new(stream, Duration::from_millis(100), MAX_MESSAGE).send(&McpReply::Failed(failure));
+    }
+
+    fn converse(self: Arc<Self>, peer: Peer, stream: UnixStream, permit: Permit) -> Result<(), FrameError> {
+        converse(stream, peer.uid, &permit, &self)
+    }
 }
 
 fn converse(

@@ -23,7 +23,7 @@ use ringfence_wire::{
     message::Reply,
     packets::Packets,
 };
-use std::fs::File;
+use std::{fs::File, thread};
 
 #[test]
 fn who_had_to_go_gets_no_answer_to_what_it_had_written_before() {
