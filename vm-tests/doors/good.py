@@ -77,7 +77,8 @@ class Ledger:
         import watch  # which needs this module
 
         log = subprocess.run(["journalctl", "--unit", watch.UNIT, "--no-pager", "--lines", "40"], capture_output=True, text=True, errors="replace")
-        print(f"# no answer: {why}", *(f"#   {line}" for line in (*watch.inside(), *log.stdout.splitlines())), sep="\n", flush=True)
+        told = (watch.backlog(), *watch.calls(), *watch.inside(), *log.stdout.splitlines())
+        print(f"# no answer: {why}", *(f"#   {line}" for line in told), sep="\n", flush=True)
 
     def every(self, seconds, act):
         """A thread that acts in a rhythm until the end; an error is a problem, and not the end."""

@@ -216,7 +216,7 @@ def tell(begun):
     own = " ".join(f"{one['role']}={one['own_mib']}/{one['descriptors']}" for one in shown)
     disks = " and ".join(str(os.statvfs(place).f_bavail * os.statvfs(place).f_frsize >> 20) for place in ("/", f"{BASE}/users"))
     print(f"# {time.monotonic() - begun:6.0f} s, {free} MiB free, {disks} of the disks, {watch.written()}; own MiB and descriptors: {own}; seconds of processors since: {watch.busy()}; "
-          f"{watch.flow()}; {sum(one.lives() for one in Hostile.made)} hostile parties; {watch.pauses()}", flush=True)
+          f"{watch.flow()}; {watch.backlog()}; {sum(one.lives() for one in Hostile.made)} hostile parties; {watch.pauses()}", flush=True)
 
 
 def main():

@@ -6,7 +6,7 @@ import subprocess
 import time
 
 import good
-from places import GOOD, RAW, TOOLS
+from places import GOOD, RAW, RUN, TOOLS
 
 UNIT = "ringfence.service"
 # How much a process may have grown by the end, MiB of memory that is its own, beside what it had after the quiet minute. The store keeps
@@ -137,6 +137,28 @@ def flow():
     """How far the record is: what the core has sent to the auditor, and what of it is not acknowledged."""
     auditor = status()["auditor"]
     return f"{auditor['records']} records sent, {auditor['unacknowledged']} of them not stored"
+
+
+def backlog():
+    """How many wait to be accepted at each of the daemon's sockets at which somebody does."""
+    lines = [line.split() for line in subprocess.run(["ss", "-xlnH"], capture_output=True, text=True).stdout.splitlines()]
+    found = [f"{words[4].rsplit('/', 1)[-1]}={words[2]}" for words in lines if words[4].startswith(RUN) and words[2] != "0"]
+    return f"waiting to be accepted: {' '.join(found) or 0}"
+
+
+def calls():
+    """What the auditor's threads are in: the number of a system call, or a futex and where it is; the most first."""
+    seen = {}
+    for pid in (pid for pid, role in roles().items() if role == "auditor"):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            try:
+                with open(f"/proc/{pid}/task/{thread}/syscall") as call, open(f"/proc/{pid}/task/{thread}/comm") as name:
+                    words, name = call.read().split(), name.read().strip()
+            except OSError:
+                continue
+            key = f"{name} {' '.join(words[: 2 if words[0] == '202' else 1])}"
+            seen[key] = seen.get(key, 0) + 1
+    return [f"{count} {at}" for at, count in sorted(seen.items(), key=lambda one: -one[1])[:12]]
 
 
 def written():
