@@ -103,12 +103,15 @@ pub(crate) fn start<S: Service>(listener: UnixListener, service: Arc<S>) -> io::
     let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
     epoll.add(&listener, EpollEvent::new(EpollFlags::EPOLLIN, LISTENER))?;
     let shared = Arc::clone(&service);
-    let threads = Threads::new(S::NAME, S::STACK, move |Silent { peer, stream, permit, .. }| {
-        match Arc::clone(&shared).converse(peer, stream, permit) {
-            Ok(()) | Err(FrameError::Closed) => {}
-            Err(error) => tracing::debug!("a connection to the {} socket ended: {}", S::NAME, chain(&error)),
-        }
-    });
+    let threads =
+        Threads::new(S::NAME, S::STACK, move |Silent { peer, stream, permit, .. }| {
+            match Arc::clone(&shared).converse(peer, stream, permit) {
+                Ok(()) | Err(FrameError::Closed) => {}
+                Err(error) => {
+                    tracing::debug!("a connection to the {} socket ended: {}", S::NAME, chain(&error))
+                }
+            }
+        });
     let accepting = Accepting { listener, service, epoll, silent: BTreeMap::new(), last: LISTENER, threads };
     thread::Builder::new().name(S::NAME.into()).spawn(move || {
         // Whoever connects waits for this thread, behind all who came before.

@@ -4,6 +4,7 @@ use super::waiting::Refused;
 use crate::shared::lock;
 use ringfence_base::{
     error::chain,
+    precedence,
     quota::{Lanes, Owners},
 };
 use ringfence_process::peer::{self, Peer};
@@ -93,6 +94,8 @@ impl CoreChannel {
         let channel = Arc::new(Self { packets, lanes, questions: Mutex::default() });
         let receiver = Arc::clone(&channel);
         thread::Builder::new().name("peers".into()).stack_size(512 << 10).spawn(move || {
+            // Whoever asked about a peer waits for this thread, and not for long.
+            precedence::first();
             receiver.receive_answers(&owners);
             lost();
         })?;

@@ -22,7 +22,10 @@ use std::{
     cmp::Reverse,
     collections::{BTreeSet, HashMap},
     fmt,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 /// How many permits there are.
@@ -78,6 +81,7 @@ struct Entry {
     /// Whose the id was when the permit was taken; `None`: not known yet.
     owner: Option<u32>,
     end: Box<dyn Fn() + Send>,
+    is_taken_away: Arc<AtomicBool>,
 }
 
 impl fmt::Debug for Entry {
@@ -109,16 +113,18 @@ impl Permits {
         let owner = uid.map(|uid| self.owners.of(uid));
         let mut held = self.lock();
         let evicted = held.room_for(owner, self.bounds)?;
-        let evicted = evicted.and_then(|number| held.remove(number));
+        let evicted = evicted.and_then(|number| held.evict(number));
         let number = held.next;
         held.next += 1;
-        held.entries.insert(number, Entry { uid, owner, end });
+        let is_taken_away = Arc::new(AtomicBool::new(false));
+        let entry = Entry { uid, owner, end, is_taken_away: Arc::clone(&is_taken_away) };
+        held.entries.insert(number, entry);
         held.shares.entry(owner).or_default().idle.insert(number);
         drop(held);
         if let Some(evicted) = evicted {
             (evicted.end)();
         }
-        Some(Permit { permits: self.clone(), number })
+        Some(Permit { permits: self.clone(), number, is_taken_away })
     }
 
     /// How many `uid` has; for root, how many there are.
@@ -168,6 +174,13 @@ impl Held {
             .or_else(own_idle)
     }
 
+    /// Takes one away from whoever has it.
+    fn evict(&mut self, number: u64) -> Option<Entry> {
+        let entry = self.remove(number)?;
+        entry.is_taken_away.store(true, Ordering::Release);
+        Some(entry)
+    }
+
     fn remove(&mut self, number: u64) -> Option<Entry> {
         let entry = self.entries.remove(&number)?;
         if let Some(share) = self.shares.get_mut(&entry.owner) {
@@ -212,6 +225,7 @@ fn most(each: impl Iterator<Item = (usize, u64)>) -> Option<(usize, u64)> {
 pub struct Permit {
     permits: Permits,
     number: u64,
+    is_taken_away: Arc<AtomicBool>,
 }
 
 impl Permit {
@@ -243,7 +257,7 @@ impl Permit {
             Some(_) => {}
         }
         let Some(evicted) = held.room_for(owner, self.permits.bounds) else { return false };
-        let evicted = evicted.and_then(|number| held.remove(number));
+        let evicted = evicted.and_then(|number| held.evict(number));
         let is_held = held.hand_to(self.number, uid, owner);
         drop(held);
         if let Some(evicted) = evicted {
@@ -252,9 +266,9 @@ impl Permit {
         is_held
     }
 
-    /// Whether it was not taken away.
+    /// Whether it was not taken away. Takes no lock: hundreds who wait for something ask again and again.
     pub fn is_held(&self) -> bool {
-        self.permits.lock().entries.contains_key(&self.number)
+        !self.is_taken_away.load(Ordering::Acquire)
     }
 }
 
