@@ -37,6 +37,9 @@ use threads::Threads;
 
 /// Connections that are taken before those are looked at that say something.
 const AT_ONCE: usize = 64;
+/// Of those, how many are looked at before more are taken. Each that is taken may end another one: were fewer looked at, those
+/// that were ended would keep their descriptors.
+const LOOKED_AT: usize = 2 * AT_ONCE;
 /// The listener's number; those of connections come after it.
 const LISTENER: u64 = 0;
 /// How long to rest where the system has no room for one more: it passes.
@@ -69,7 +72,7 @@ pub(crate) trait Service: Send + Sync + 'static {
     /// There is no place for this connection. Says so without waiting.
     fn turned_away(&self, peer: Peer, stream: UnixStream);
 
-    /// Serves a connection, on a thread of its own. An end that is no news is no error.
+    /// Serves a connection, on a thread of its own. That its peer closed it is not logged.
     fn converse(self: Arc<Self>, peer: Peer, stream: UnixStream, permit: Permit) -> Result<(), FrameError>;
 }
 
@@ -123,7 +126,7 @@ pub(crate) fn start<S: Service>(listener: UnixListener, service: Arc<S>) -> io::
 
 impl<S: Service> Accepting<S> {
     fn run(mut self) {
-        let mut events = [EpollEvent::empty(); AT_ONCE];
+        let mut events = [EpollEvent::empty(); LOOKED_AT];
         loop {
             let count = match self.epoll.wait(&mut events, self.patience()) {
                 Ok(count) => count,
@@ -186,7 +189,7 @@ impl<S: Service> Accepting<S> {
             return;
         };
         self.last += 1;
-        let event = EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLRDHUP, self.last);
+        let event = EpollEvent::new(EpollFlags::EPOLLIN, self.last);
         if let Err(error) = self.epoll.add(&stream, event) {
             tracing::warn!("a connection to the {} socket cannot be watched: {error}", S::NAME);
             return;
