@@ -1,8 +1,8 @@
 //! One connection over a unix stream socket: whole messages, a deadline for each, descriptors beside them.
 //!
 //! A deadline is for the whole message: a peer that sends a byte now and then does not hold a thread for ever.
-//! Descriptors travel with the length field (`SCM_RIGHTS`). The kernel closes those that come beside any other byte,
-//! and those that the receiver made no room for.
+//! Descriptors travel with the length field (`SCM_RIGHTS`). Those that come beside any other byte, and those that are too
+//! many, are received and closed: left to the kernel, their close could last as long as their sender likes.
 
 use crate::{
     frame::{self, FrameError, HEADER, MAX_FRAME},
@@ -191,8 +191,7 @@ impl Timed<'_> {
 impl Read for Timed<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         self.arm(Timeout::Recv)?;
-        let mut stream = self.stream;
-        stream.read(buffer)
+        Ok(rights::receive(self.stream, buffer, RecvFlags::empty())?.bytes)
     }
 }
 

@@ -5,6 +5,7 @@
 //! | length-prefixed frames over any `Read` and `Write` | [`frame`] |
 //! | bytes with descriptors beside them | [`rights`] |
 //! | one connection: a deadline for each message, file descriptors beside it | [`conn`] |
+//! | the end of a connection of which not everything was read | [`ending`] |
 //! | whole messages that do not depend on each other, descriptors beside them | [`packets`] |
 //! | what is said on the admin, enrolment and query sockets | [`message`] |
 //! | what `ringfence status` is answered | [`status`] |
@@ -22,6 +23,7 @@ mod words;
 pub mod agent;
 pub mod audit;
 pub mod conn;
+pub mod ending;
 pub mod event;
 pub mod frame;
 pub mod mcp;

@@ -4,7 +4,7 @@ use rustix::{
     io,
     net::{
         RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-        SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+        SendAncillaryMessage, SendFlags, recvmsg, sendmsg, sockopt::set_socket_linger,
     },
 };
 use std::{
@@ -13,18 +13,21 @@ use std::{
     os::fd::{AsFd, BorrowedFd, OwnedFd},
 };
 
-/// Most descriptors that are sent, and that are received, at once.
+/// Most descriptors that are sent at once.
 pub const MOST: usize = 4;
+/// Most that the kernel lets anybody send at once (`SCM_MAX_FD`).
+const ANYBODYS_MOST: usize = 253;
 
 /// Bytes of control data that hold so many.
 const SPACE: usize = rustix::cmsg_space!(ScmRights(MOST));
+const ROOM: usize = rustix::cmsg_space!(ScmRights(ANYBODYS_MOST));
 
 /// What was received; how many bytes of it.
 #[derive(Debug)]
 pub struct Received {
     /// Bytes.
     pub bytes: usize,
-    /// The descriptors beside them, close-on-exec. The kernel closed those that were too many.
+    /// The descriptors beside them, close-on-exec: all that were sent.
     pub descriptors: Vec<OwnedFd>,
     /// What was cut off.
     pub flags: ReturnFlags,
@@ -48,12 +51,14 @@ pub fn send(
     sendmsg(socket, bytes, &mut control, flags | SendFlags::NOSIGNAL)
 }
 
-/// Receives bytes, and the descriptors beside them.
+/// Receives bytes, and the descriptors beside them, however many: those without room would be closed by the kernel before this
+/// returns, and for a TCP socket whose peer reads nothing that takes as long as its sender said with `SO_LINGER`. So what is
+/// received lingers no more.
 ///
 /// # Errors
 /// As recvmsg(2).
 pub fn receive(socket: impl AsFd, into: &mut [u8], flags: RecvFlags) -> io::Result<Received> {
-    let mut space = [MaybeUninit::uninit(); SPACE];
+    let mut space = [MaybeUninit::uninit(); ROOM];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut into = [IoSliceMut::new(into)];
     let message = recvmsg(socket, &mut into, &mut control, flags | RecvFlags::CMSG_CLOEXEC)?;
@@ -61,5 +66,10 @@ pub fn receive(socket: impl AsFd, into: &mut [u8], flags: RecvFlags) -> io::Resu
         RecvAncillaryMessage::ScmRights(rights) => Some(rights),
         _ => None,
     });
-    Ok(Received { bytes: message.bytes, descriptors: rights.flatten().collect(), flags: message.flags })
+    let descriptors: Vec<OwnedFd> = rights.flatten().collect();
+    for descriptor in &descriptors {
+        // Most are no sockets.
+        let _ = set_socket_linger(descriptor, None);
+    }
+    Ok(Received { bytes: message.bytes, descriptors, flags: message.flags })
 }
