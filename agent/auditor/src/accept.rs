@@ -20,7 +20,10 @@ use ringfence_base::{
     precedence,
     quota::{Permit, Permits},
 };
-use ringfence_wire::frame::FrameError;
+use ringfence_wire::{
+    ending::{discard, drain},
+    frame::FrameError,
+};
 use std::{
     collections::BTreeMap,
     io,
@@ -108,11 +111,16 @@ pub(crate) fn start<S: Service>(listener: UnixListener, service: Arc<S>) -> io::
     let shared = Arc::clone(&service);
     let threads =
         Threads::new(S::NAME, S::STACK, move |Silent { peer, stream, permit, .. }| {
+            let rest = stream.try_clone();
             match Arc::clone(&shared).converse(peer, stream, permit) {
                 Ok(()) | Err(FrameError::Closed) => {}
                 Err(error) => {
                     tracing::debug!("a connection to the {} socket ended: {}", S::NAME, chain(&error))
                 }
+            }
+            // Whoever is taken in its place may have the last descriptor of it: what it has not read is not left to that thread.
+            if let Ok(rest) = rest {
+                drain(&rest);
             }
         });
     let accepting = Accepting { listener, service, epoll, silent: BTreeMap::new(), last: LISTENER, threads };
@@ -145,7 +153,7 @@ impl<S: Service> Accepting<S> {
             }
             let now = Instant::now();
             while let Some((&number, _)) = self.silent.first_key_value().filter(|(_, one)| one.until <= now) {
-                self.take(number);
+                self.end(number);
             }
         }
     }
@@ -176,7 +184,7 @@ impl<S: Service> Accepting<S> {
     fn admit(&mut self, stream: UnixStream) {
         let Ok(peer) = getsockopt(&stream, PeerCredentials) else { return };
         let peer = Peer { uid: peer.uid(), pid: peer.pid() };
-        let Ok(spare) = stream.try_clone() else { return };
+        let Ok(spare) = stream.try_clone() else { return discard(stream) };
         let service = Arc::downgrade(&self.service);
         let end = move || {
             let _ = spare.shutdown(Shutdown::Both);
@@ -185,14 +193,16 @@ impl<S: Service> Accepting<S> {
             }
         };
         let Some(permit) = self.service.permits().take(peer.uid, end) else {
-            self.service.turned_away(peer, stream);
-            return;
+            if let Ok(answers) = stream.try_clone() {
+                self.service.turned_away(peer, answers);
+            }
+            return discard(stream);
         };
         self.last += 1;
         let event = EpollEvent::new(EpollFlags::EPOLLIN, self.last);
         if let Err(error) = self.epoll.add(&stream, event) {
             tracing::warn!("a connection to the {} socket cannot be watched: {error}", S::NAME);
-            return;
+            return discard(stream);
         }
         let until = Instant::now() + S::SILENCE;
         self.silent.insert(self.last, Silent { peer, stream, permit, until });
@@ -204,6 +214,15 @@ impl<S: Service> Accepting<S> {
         let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT;
         if matches!(recv(silent.stream.as_raw_fd(), &mut [0], flags), Ok(1..)) {
             self.threads.give(silent);
+        } else {
+            discard(silent.stream);
+        }
+    }
+
+    /// Ends a connection that was silent for too long.
+    fn end(&mut self, number: u64) {
+        if let Some(silent) = self.take(number) {
+            discard(silent.stream);
         }
     }
 

@@ -19,6 +19,7 @@ use ringfence_process::peer::{Peer, PeerError, Process};
 use ringfence_wire::{
     audit::AgentReport,
     conn::Conn,
+    ending::{discard, drain},
     frame::FrameError,
     message::{
         AdminRequest, Detached, EnrollRequest, Enrolled, Failure, MAX_REQUEST, Reloaded, Reply, Stopping,
@@ -116,12 +117,13 @@ impl<E: Enforcer> Server<E> {
         }
         let peer = match Peer::of(&stream) {
             Ok(peer) => peer,
-            Err(PeerError::Gone) => return,
+            // What it sent may be there all the same.
+            Err(PeerError::Gone) => return discard(stream),
             Err(error) => return turn_away(stream, &chain(&error)),
         };
         // What was left out of users who ask for nothing any more.
         self.refusals.log_suppressed(Instant::now(), false);
-        let Ok(spare) = stream.try_clone() else { return };
+        let Ok(spare) = stream.try_clone() else { return discard(stream) };
         let end = move || drop(spare.shutdown(std::net::Shutdown::Both));
         let Some(permit) = self.connections.take(peer.uid, end) else {
             let error = QuotaError::Connections { uid: peer.uid };
@@ -140,6 +142,8 @@ impl<E: Enforcer> Server<E> {
             if let Err(error) = done {
                 tracing::debug!("process {} of user {}: {}", peer.pid, peer.uid, chain(&error));
             }
+            // The thread that accepts may have the last descriptor of it, if another connection takes its place.
+            drain(conn.stream());
             drop(permit);
         });
         if let (Err(error), Ok(stream)) = (thread, spare) {
@@ -382,7 +386,10 @@ fn reply<T: Serialize>(result: Result<T, String>) -> Reply<T> {
 }
 
 fn turn_away(stream: UnixStream, reason: &str) {
-    let _ = Conn::new(stream, BRIEF, MAX_REQUEST).send(&Reply::<()>::Failed(Failure::new(reason)));
+    if let Ok(answers) = stream.try_clone() {
+        let _ = Conn::new(answers, BRIEF, MAX_REQUEST).send(&Reply::<()>::Failed(Failure::new(reason)));
+    }
+    discard(stream);
 }
 
 #[cfg(test)]
