@@ -1,12 +1,16 @@
 //! Clients that mean ill: torn requests, stopped processes, other callers' tools, numbers that were used before.
 
 use crate::support::{Runner, command, decode, text, wait_until};
+use ringfence_wire::rights;
+use rustix::net::{SendFlags, sockopt::set_socket_linger};
 use std::{
     fs,
-    io::{BufRead, BufReader, Read, Write},
-    os::unix::net::UnixStream,
+    io::{BufRead, BufReader, IoSlice, Read, Write},
+    net::{TcpListener, TcpStream},
+    os::{fd::AsFd, unix::net::UnixStream},
     path::Path,
     process::Stdio,
+    time::{Duration, Instant},
 };
 
 /// Sends byte by byte.
@@ -118,6 +122,28 @@ fn stopped_clients_hold_nobody_up() {
         assert!(line.trim().parse::<u64>().unwrap() < 3_000_000, "{line}");
         child.wait().unwrap();
     }
+}
+
+#[test]
+fn a_socket_that_waits_in_its_close_holds_nobody_up() {
+    let runner = Runner::start(&[]);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let _peer = listener.accept().unwrap();
+    socket.set_nonblocking(true).unwrap();
+    while (&socket).write(&[0; 64 << 10]).is_ok() {}
+    set_socket_linger(&socket, Some(Duration::from_secs(120))).unwrap();
+    let line = b"echo\thi\n";
+    let mut caller = runner.connect();
+    rights::send(&caller, &[IoSlice::new(line)], &[socket.as_fd()], SendFlags::empty()).unwrap();
+    // The daemon has the last of it.
+    drop(socket);
+    let begun = Instant::now();
+    assert_eq!(decode(&runner.exchange(line)).0, "hi\n");
+    let mut answer = Vec::new();
+    caller.read_to_end(&mut answer).unwrap();
+    assert_eq!(decode(&answer).0, "hi\n");
+    assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
 }
 
 /// Python, first process of a PID namespace: a daemon, a caller that is confined, connects and ends, and another process of

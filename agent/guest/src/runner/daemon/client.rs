@@ -8,15 +8,18 @@ use nix::{
         sockopt::{PeerCredentials, PeerPidfd},
     },
 };
-use ringfence_wire::runner::{
-    self, Answer, Ask, Done, Line, MAX_REQUEST, Protocol, Request, RequestError, term,
+use ringfence_wire::{
+    ending::drain,
+    rights,
+    runner::{self, Answer, Ask, Done, Line, MAX_REQUEST, Protocol, Request, RequestError, term},
 };
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
+    net::RecvFlags,
     process::{Pid, PidfdFlags, pidfd_open},
 };
 use std::{
-    io::{self, Read, Write},
+    io::{self, Write},
     net::Shutdown,
     os::{fd::OwnedFd, unix::net::UnixStream},
     time::{Duration, Instant},
@@ -158,6 +161,11 @@ impl Client {
         }
     }
 
+    /// It goes, and what it sent that nobody asked for holds up nobody.
+    pub(super) fn end(&self) {
+        drain(&self.stream);
+    }
+
     /// Time is up.
     pub(super) fn check_deadline(&mut self, now: Instant) -> ClientEvent {
         if self.deadline.is_none_or(|deadline| now < deadline) {
@@ -226,7 +234,7 @@ impl Client {
     fn read(&mut self) -> io::Result<bool> {
         let mut chunk = [0; 4096];
         while self.got.len() <= MAX_REQUEST + ringfence_wire::frame::HEADER {
-            match self.stream.read(&mut chunk) {
+            match receive(&self.stream, &mut chunk) {
                 Ok(0) => return Ok(false),
                 Ok(count) => self.got.extend_from_slice(chunk.get(..count).unwrap_or_default()),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(true),
@@ -290,7 +298,7 @@ impl Client {
         let State::Ignoring { count } = &mut self.state else { return };
         let mut chunk = [0; 4096];
         while *count < MOST_IGNORED {
-            match self.stream.read(&mut chunk) {
+            match receive(&self.stream, &mut chunk) {
                 Ok(0) => break,
                 Ok(length) => *count += length,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
@@ -300,6 +308,11 @@ impl Client {
         }
         self.state = State::Closed;
     }
+}
+
+/// Reads. Descriptors are not asked for: what is beside the bytes is closed here, where that takes no time.
+fn receive(stream: &UnixStream, into: &mut [u8]) -> io::Result<usize> {
+    Ok(rights::receive(stream, into, RecvFlags::empty())?.bytes)
 }
 
 /// A v1 answer in place of a tool's.

@@ -166,7 +166,8 @@ impl Daemon {
                 break;
             }
             self.enforce_deadlines();
-            self.clients.retain(|client| !matches!(client.state, State::Closed));
+            let is_over = |client: &mut Client| matches!(client.state, State::Closed);
+            self.clients.extract_if(.., is_over).for_each(|client| client.end());
             if accept {
                 self.accept();
             }
@@ -263,7 +264,7 @@ impl Daemon {
             && let Some(index) = self.to_crowd_out()
         {
             // In its place: the oldest are first.
-            self.clients.remove(index);
+            self.clients.remove(index).end();
         }
         match self.socket.listener.accept().and_then(|(stream, _)| Client::new(stream)) {
             Ok(mut client) => {
