@@ -28,17 +28,22 @@ pub(crate) fn is_there(fd: BorrowedFd<'_>) -> bool {
     !matches!(getxattr(by_proc(fd), NAME, &mut [0_u8; 0]), Err(Errno::NODATA | Errno::NOTSUP))
 }
 
+/// Takes away the one that it has, as a new file has the default one of its directory. The mode is to be set anew then.
+pub(crate) fn remove(fd: BorrowedFd<'_>) -> io::Result<()> {
+    let removed = match fremovexattr(fd, NAME) {
+        Err(Errno::BADF) => removexattr(by_proc(fd), NAME),
+        done => done,
+    };
+    match removed {
+        Ok(()) | Err(Errno::NODATA | Errno::NOTSUP) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
 pub(crate) fn share(fd: BorrowedFd<'_>, user: Option<u32>, permissions: Permissions) -> io::Result<()> {
     let Permissions { own, theirs } = permissions;
     let Some(user) = user else {
-        let removed = match fremovexattr(fd, NAME) {
-            Err(Errno::BADF) => removexattr(by_proc(fd), NAME),
-            done => done,
-        };
-        match removed {
-            Ok(()) | Err(Errno::NODATA | Errno::NOTSUP) => {}
-            Err(error) => return Err(error.into()),
-        }
+        remove(fd)?;
         // The bits that stood for the named user would now be the group's.
         return set_mode(fd, u32::from(own) << 6);
     };

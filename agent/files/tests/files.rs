@@ -142,6 +142,41 @@ fn a_replaced_file_is_whole_and_has_the_owner_and_mode_that_were_asked() {
 }
 
 #[test]
+fn a_new_file_lets_in_nobody_whom_its_directory_s_default_acl_names() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    // Owner, user 1234, owning group, mask, others: all of it to the owner and to the user.
+    let nobody = u32::MAX;
+    let entries = [(1_u16, 7_u16, nobody), (2, 7, 1234), (4, 0, nobody), (16, 7, nobody), (32, 0, nobody)];
+    let mut acl = 2_u32.to_le_bytes().to_vec();
+    for (tag, bits, id) in entries {
+        acl.extend(tag.to_le_bytes());
+        acl.extend(bits.to_le_bytes());
+        acl.extend(id.to_le_bytes());
+    }
+    let none = rustix::fs::XattrFlags::empty();
+    if rustix::fs::setxattr(folder.path(), "system.posix_acl_default", &acl, none).is_err() {
+        return;
+    }
+    let name_of_acl = "system.posix_acl_access";
+    let has_acl = |name: &str| rustix::fs::getxattr(at(name), name_of_acl, &mut [0_u8; 0]).is_ok();
+    let dir = Dir::open(folder.path()).unwrap();
+    drop(dir.create(name("control"), 0o660).unwrap());
+    assert!(has_acl("control"));
+    fs::write(at("old"), "").unwrap();
+    let old = fs::File::open(at("old")).unwrap();
+    share(&old, None, Permissions { own: 6, theirs: 0 }).unwrap();
+    fs::set_permissions(at("old"), fs::Permissions::from_mode(0o640)).unwrap();
+    let like = Access::like(&old).unwrap();
+    dir.keep_beside(name("old"), [".kept".into()], b"old", like).unwrap();
+    dir.replace(name("old"), b"new", like).unwrap();
+    dir.replace(name("new"), b"new", Access::Mode(0o640)).unwrap();
+    for name in ["old", "old.kept", "new"] {
+        assert!(!has_acl(name) && mode(&at(name)) == 0o640, "{name}");
+    }
+}
+
+#[test]
 fn a_name_is_one_component() {
     let folder = tempfile::tempdir().unwrap();
     let dir = Dir::open(folder.path()).unwrap();

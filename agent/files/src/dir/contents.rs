@@ -1,7 +1,10 @@
 //! What is done in a directory by name: files read, made and replaced, names removed, symlinks, sockets.
 
 use super::{Access, Dir, single};
-use crate::entry::{Entry, Meta, set_mode, set_owner};
+use crate::{
+    acl,
+    entry::{Entry, Meta, set_mode, set_owner},
+};
 use rustix::{
     fd::AsFd,
     fs::{AtFlags, Mode, OFlags, fsync, openat, readlinkat, renameat, symlinkat, unlinkat},
@@ -249,6 +252,8 @@ impl Dir {
 
 /// Owner and mode of a file that was opened when it was made, so that it is ours.
 fn give(file: &File, access: Access) -> io::Result<()> {
+    // It has its directory's default one: the group's bits would be the rights of all whom the directory's owner named.
+    acl::remove(file.as_fd())?;
     match access {
         Access::Mode(mode) => set_mode(file.as_fd(), mode),
         Access::Like(meta) => {
