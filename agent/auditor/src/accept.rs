@@ -109,20 +109,19 @@ pub(crate) fn start<S: Service>(listener: UnixListener, service: Arc<S>) -> io::
     let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
     epoll.add(&listener, EpollEvent::new(EpollFlags::EPOLLIN, LISTENER))?;
     let shared = Arc::clone(&service);
-    let threads =
-        Threads::new(S::NAME, S::STACK, move |Silent { peer, stream, permit, .. }| {
-            let rest = stream.try_clone();
-            match Arc::clone(&shared).converse(peer, stream, permit) {
-                Ok(()) | Err(FrameError::Closed) => {}
-                Err(error) => {
-                    tracing::debug!("a connection to the {} socket ended: {}", S::NAME, chain(&error))
-                }
+    let threads = Threads::new(S::NAME, S::STACK, move |Silent { peer, stream, permit, .. }| {
+        let rest = stream.try_clone();
+        match Arc::clone(&shared).converse(peer, stream, permit) {
+            Ok(()) | Err(FrameError::Closed) => {}
+            Err(error) => {
+                tracing::debug!("a connection to the {} socket ended: {}", S::NAME, chain(&error))
             }
-            // Whoever is taken in its place may have the last descriptor of it: what it has not read is not left to that thread.
-            if let Ok(rest) = rest {
-                drain(&rest);
-            }
-        });
+        }
+        // Whoever is taken in its place may have the last descriptor of it: what it has not read is not left to that thread.
+        if let Ok(rest) = rest {
+            drain(&rest);
+        }
+    });
     let accepting = Accepting { listener, service, epoll, silent: BTreeMap::new(), last: LISTENER, threads };
     thread::Builder::new().name(S::NAME.into()).spawn(move || {
         // Whoever connects waits for this thread, behind all who came before.
