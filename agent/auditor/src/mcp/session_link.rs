@@ -45,6 +45,9 @@ const REST: u32 = 7;
 /// Longest such rest.
 const LONGEST_REST: Duration = Duration::from_millis(250);
 
+/// An admission that takes longer than this is logged: interceptors wait 15 s for it.
+const LONG: Duration = Duration::from_secs(5);
+
 /// A link's session.
 struct SessionRef<'a> {
     session: &'a str,
@@ -90,19 +93,32 @@ pub(super) fn admit(
     if !permit.busy() {
         return Err("another session took this one's place".to_owned());
     }
+    let begun = Instant::now();
     let facts = sessions.peers.facts(uid, conn.stream(), &still).map_err(|why| {
         sessions.turned.log(conn.stream(), "the link of a session is", &why);
         why.to_string()
     })?;
+    let known = begun.elapsed();
     let client = facts.lineage.get(1).copied().unwrap_or(1);
     let claim = sessions.claim((session, uid), conn.stream(), &still)?;
     let claim = claim.ok_or_else(|| format!("session {session} is linked already"))?;
+    let claimed = begun.elapsed();
     let names = (session.to_owned(), journal);
     let writer: Writer<'_> = (&sessions.writer, &still);
     let intake = Intake::new(writer, names, (uid, sessions.long.clone()), file).map_err(|error| {
         sessions.suspect(&error);
         chain(&error)
     })?;
+    let admitted = begun.elapsed();
+    if admitted > LONG {
+        tracing::warn!(
+            "a session of user {uid} was admitted after {:.1} s: {:.1} s for what the daemon knows of its process, {:.1} s for the session before it, {:.1} s for the writer of sessions",
+            admitted.as_secs_f32(),
+            known.as_secs_f32(),
+            (claimed - known).as_secs_f32(),
+            (admitted - claimed).as_secs_f32()
+        );
+    }
     Ok(Admitted { permit, client, governed: facts.governed, intake, claim })
 }
 

@@ -9,7 +9,13 @@ use ringfence_base::{
     quota::{Lane, Lanes, Owners},
 };
 use ringfence_store::SessionWriter;
-use std::ops::{Deref, DerefMut};
+use std::{
+    ops::{Deref, DerefMut},
+    time::{Duration, Instant},
+};
+
+/// A turn, or the wait for one, that is longer than this is logged: whoever waits for an answer has noticed it.
+const LONG: Duration = Duration::from_secs(5);
 
 /// The one writer of sessions.
 #[derive(Debug)]
@@ -42,24 +48,42 @@ impl SharedWriter {
     /// The writer, for whoever has its user's lane: no user has more than one thread that waits here.
     pub(crate) fn lock_in(&self, lane: Lane) -> Turn<'_> {
         debug_assert!(lane.is_first(), "a place in the queue is not the lane");
-        let first = First::begin();
-        Turn { writer: self.writer.lock(), _first: first, _lane: Some(lane) }
+        self.turn(Some(lane))
     }
 
     /// The writer, for what is nobody's.
     pub(super) fn ours(&self) -> Turn<'_> {
-        let first = First::begin();
-        Turn { writer: self.writer.lock(), _first: first, _lane: None }
+        self.turn(None)
+    }
+
+    fn turn(&self, lane: Option<Lane>) -> Turn<'_> {
+        let (first, asked) = (First::begin(), Instant::now());
+        let writer = self.writer.lock();
+        let waited = asked.elapsed();
+        if waited > LONG {
+            tracing::warn!("the writer of sessions was waited for {:.1} s", waited.as_secs_f32());
+        }
+        Turn { begun: Instant::now(), writer, _first: first, _lane: lane }
     }
 }
 
 /// A turn: a user's, or ours.
 #[derive(Debug)]
 pub struct Turn<'a> {
+    begun: Instant,
     // Given back before the lane: the user's next goes to the end of the queue of all.
     writer: FairMutexGuard<'a, SessionWriter>,
     _first: First,
     _lane: Option<Lane>,
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        let took = self.begun.elapsed();
+        if took > LONG {
+            tracing::warn!("somebody had the writer of sessions for {:.1} s", took.as_secs_f32());
+        }
+    }
 }
 
 impl Deref for Turn<'_> {
