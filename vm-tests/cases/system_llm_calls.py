@@ -306,7 +306,7 @@ def calls_apart():
     assert not unsure, f"nobody reached another, and these are not sure: {unsure}"
 
 
-@scene("system/llm-calls-debugged", limit=300, hook="ptrace_access_check")
+@scene("system/llm-calls-debugged", limit=300)
 def calls_debugged():
     """with `debug_between_calls` a call traces, reads and signals another's processes, whose events are `ambiguous` from then on"""
 
@@ -371,7 +371,7 @@ while True:
 '''
 
 
-@scene("system/llm-untagged", limit=240, hook="task_alloc")
+@scene("system/llm-untagged", limit=240)
 def untagged():
     """a runtime that does not tag: an event's call is `sole`, one of several `ambiguous`, or `none`, and never a wrong one"""
     provider = Provider()
@@ -410,7 +410,7 @@ def untagged():
     remove(path, "rf-untagged")
 
 
-@scene("system/llm-tags-refused", limit=360, hook="task_alloc")
+@scene("system/llm-tags-refused", limit=360)
 def tags_refused():
     """a tag is refused for anything but a fresh fork of the runtime and a call that waits; `send` from inside is refused"""
     provider = Provider()

@@ -298,7 +298,7 @@ def reborn(number):
     assert pid == number, f"clone3 gave {pid} for {number}: {os.strerror(ctypes.get_errno())}"
 
 
-@scene("system/llm-forged-pid", limit=200, hook="unix_stream_connect")
+@scene("system/llm-forged-pid", limit=200)
 def forged():
     """a container's connection, handed on, whose maker's process id is by now one of the host's own: it speaks for the container"""
     provider = Provider()

@@ -359,7 +359,7 @@ def removed():
     return True
 
 
-@scene("system/caller-limits", limit=120, hook="all")
+@scene("system/caller-limits", limit=120)
 def caller_limits():
     """pids.max and memory.max of the cgroup that `ringfence run` is started in hold for the command"""
     for controller in ("pids", "memory"):
