@@ -67,7 +67,7 @@ pub(crate) fn installed_tool(name: &str, version: &str, why: &str) -> Result<Pat
     if !program.is_file() {
         let _lock = Lock::take()?;
         // Speed of building counts here, not of running.
-        let quick = [("CARGO_PROFILE_RELEASE_LTO", "off"), ("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1")]
+        let quick = [("CARGO_PROFILE_RELEASE_LTO", "off"), ("CARGO_PROFILE_RELEASE_OPT_LEVEL", "0")]
             .map(|(key, value)| (key, value.to_owned()));
         let what = format!("building {name} {version}, which {why} (a few minutes, once)");
         step(&what, || cargo_install(name, version, &[], &quick, &root))?;
