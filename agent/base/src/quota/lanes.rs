@@ -13,12 +13,27 @@ const SLICE: Duration = Duration::from_millis(250);
 /// A lane for each user; its clones are the same lanes.
 #[derive(Debug, Clone)]
 pub struct Lanes {
-    queues: Arc<Mutex<HashMap<u32, Queue>>>,
+    queues: Arc<Mutex<HashMap<u32, Arc<Queue>>>>,
     owners: Owners,
 }
 
-/// Who is in a lane, first, and who waits for it, in the order in which they came.
-type Queue = VecDeque<Arc<Condvar>>;
+/// Who is in a lane, first, and who waits for it, in the order in which they came. Each user's has its own lock: those who wait
+/// wake up again and again, and hundreds of them would keep another user from a lock of all.
+#[derive(Debug, Default)]
+struct Queue(Mutex<Waiting>);
+
+#[derive(Debug, Default)]
+struct Waiting {
+    lanes: VecDeque<Arc<Condvar>>,
+    /// The last one left it: whoever comes begins another.
+    is_over: bool,
+}
+
+impl Queue {
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 impl Lanes {
     /// All free.
@@ -43,29 +58,47 @@ impl Lanes {
     pub fn queue(&self, uid: u32) -> Lane {
         let owner = self.owners.of(uid);
         let first = Arc::new(Condvar::new());
-        self.lock().entry(owner).or_default().push_back(Arc::clone(&first));
-        Lane { lanes: self.clone(), owner, first }
+        loop {
+            let queue = Arc::clone(self.lock().entry(owner).or_default());
+            // Without the lock of all, which others would wait for.
+            let mut waiting = queue.lock();
+            if !waiting.is_over {
+                waiting.lanes.push_back(Arc::clone(&first));
+                drop(waiting);
+                return Lane { lanes: self.clone(), owner, queue, first };
+            }
+            drop(waiting);
+            self.remove(owner, &queue);
+        }
+    }
+
+    /// Takes out a queue that is over, unless another one is in its place.
+    fn remove(&self, owner: u32, queue: &Arc<Queue>) {
+        let mut queues = self.lock();
+        if queues.get(&owner).is_some_and(|other| Arc::ptr_eq(other, queue)) {
+            queues.remove(&owner);
+        }
     }
 
     fn enter_before(&self, uid: u32, deadline: Option<Instant>, still: impl Fn() -> bool) -> Option<Lane> {
         let lane = self.queue(uid);
-        let mut queues = self.lock();
-        while !lane.is_front(&queues) {
+        let mut waiting = lane.queue.lock();
+        while !lane.is_front(&waiting) {
             let left = deadline.map_or(SLICE, |deadline| deadline.saturating_duration_since(Instant::now()));
             if left.is_zero() || !still() {
                 // Before the lane goes out of the queue, which it locks for that.
-                drop(queues);
+                drop(waiting);
                 drop(lane);
                 return None;
             }
-            let waited = lane.first.wait_timeout(queues, left.min(SLICE));
-            queues = waited.unwrap_or_else(PoisonError::into_inner).0;
+            let waited = lane.first.wait_timeout(waiting, left.min(SLICE));
+            waiting = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
-        drop(queues);
+        drop(waiting);
         Some(lane)
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<u32, Queue>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<u32, Arc<Queue>>> {
         self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -75,30 +108,32 @@ impl Lanes {
 pub struct Lane {
     lanes: Lanes,
     owner: u32,
+    queue: Arc<Queue>,
     first: Arc<Condvar>,
 }
 
 impl Lane {
     /// Whether it is the lane by now, and not a place in the queue.
     pub fn is_first(&self) -> bool {
-        self.is_front(&self.lanes.lock())
+        self.is_front(&self.queue.lock())
     }
 
-    fn is_front(&self, queues: &HashMap<u32, Queue>) -> bool {
-        let front = queues.get(&self.owner).and_then(VecDeque::front);
-        front.is_some_and(|front| Arc::ptr_eq(front, &self.first))
+    fn is_front(&self, waiting: &Waiting) -> bool {
+        waiting.lanes.front().is_some_and(|front| Arc::ptr_eq(front, &self.first))
     }
 }
 
 impl Drop for Lane {
     fn drop(&mut self) {
-        let mut queues = self.lanes.lock();
-        let Some(queue) = queues.get_mut(&self.owner) else { return };
-        queue.retain(|waits| !Arc::ptr_eq(waits, &self.first));
-        match queue.front() {
-            Some(next) => next.notify_one(),
-            None => drop(queues.remove(&self.owner)),
+        let mut waiting = self.queue.lock();
+        waiting.lanes.retain(|waits| !Arc::ptr_eq(waits, &self.first));
+        if let Some(next) = waiting.lanes.front() {
+            next.notify_one();
+            return;
         }
+        waiting.is_over = true;
+        drop(waiting);
+        self.lanes.remove(self.owner, &self.queue);
     }
 }
 
@@ -139,7 +174,7 @@ mod tests {
             thread::spawn(move || lanes.wait(5, || still.load(Ordering::SeqCst)).is_some())
         };
         let queued = |many| {
-            while lanes.lock()[&5].len() != many {
+            while lanes.lock()[&5].lock().lanes.len() != many {
                 thread::yield_now();
             }
         };
@@ -152,6 +187,45 @@ mod tests {
         queued(2);
         drop(first);
         assert!(third.join().unwrap(), "the control: who has its place gets the lane");
+    }
+
+    #[test]
+    fn nobody_waits_for_the_lock_of_another_user_s_queue() {
+        let lanes = Lanes::new(Owners::default());
+        let first = lanes.wait(5, || true).unwrap();
+        // As somebody has it who waits there, and whose thread has no processor.
+        let theirs = first.queue.lock();
+        let come = |uid| {
+            let lanes = lanes.clone();
+            thread::spawn(move || lanes.enter(uid, Instant::now(), || true).is_some())
+        };
+        let second = come(5);
+        assert!(come(6).join().unwrap());
+        assert!(!second.is_finished(), "the control: that user's own");
+        drop(theirs);
+        assert!(!second.join().unwrap());
+        drop(first);
+        assert!(lanes.lock().is_empty());
+    }
+
+    #[test]
+    fn a_queue_that_is_left_while_somebody_comes_is_the_same_queue() {
+        let lanes = Lanes::new(Owners::default());
+        let inside = Arc::new(Mutex::new(0));
+        let all: Vec<_> = (0..4)
+            .map(|_| {
+                let (lanes, inside) = (lanes.clone(), Arc::clone(&inside));
+                thread::spawn(move || {
+                    for _ in 0..2000 {
+                        let _lane = lanes.wait(5, || true).unwrap();
+                        *inside.try_lock().expect("one at a time") += 1;
+                    }
+                })
+            })
+            .collect();
+        all.into_iter().for_each(|thread| thread.join().unwrap());
+        assert_eq!(*inside.lock().unwrap(), 8000);
+        assert!(lanes.lock().is_empty());
     }
 
     #[test]
@@ -180,7 +254,7 @@ mod tests {
                     let _lane = waits.wait(5, || true);
                     order.lock().unwrap().push(number);
                 });
-                while lanes.lock()[&5].len() != number + 2 {
+                while lanes.lock()[&5].lock().lanes.len() != number + 2 {
                     thread::yield_now();
                 }
                 thread
