@@ -71,7 +71,11 @@ const fn boot(series: Series, name: &'static str, options: &'static [&'static st
 
 /// Each test loads the programs anew, which takes most of a minute in an emulated guest.
 const fn programs(series: Series, options: &'static [&'static str]) -> Boot {
-    Boot { ringfence: Ringfence::Installed, runner: "programs", ..boot(series, "the programs alone", options) }
+    Boot {
+        ringfence: Ringfence::Installed,
+        runner: "programs",
+        ..boot(series, "the programs alone", options)
+    }
 }
 
 /// Those of the programs' own tests that show the other side of 6.2, before which a task's storage can fail to answer. The
