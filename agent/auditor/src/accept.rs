@@ -76,7 +76,7 @@ pub(crate) trait Service: Send + Sync + 'static {
     fn turned_away(&self, peer: Peer, stream: UnixStream);
 
     /// Serves a connection, on a thread of its own. That its peer closed it is not logged.
-    fn converse(self: Arc<Self>, peer: Peer, stream: UnixStream, permit: Permit) -> Result<(), FrameError>;
+    fn converse(self: Arc<Self>, peer: Peer, stream: UnixStream, permit: &Permit) -> Result<(), FrameError>;
 }
 
 /// A connection of which nothing was read yet.
@@ -111,16 +111,18 @@ pub(crate) fn start<S: Service>(listener: UnixListener, service: Arc<S>) -> io::
     let shared = Arc::clone(&service);
     let threads = Threads::new(S::NAME, S::STACK, move |Silent { peer, stream, permit, .. }| {
         let rest = stream.try_clone();
-        match Arc::clone(&shared).converse(peer, stream, permit) {
+        match Arc::clone(&shared).converse(peer, stream, &permit) {
             Ok(()) | Err(FrameError::Closed) => {}
             Err(error) => {
                 tracing::debug!("a connection to the {} socket ended: {}", S::NAME, chain(&error))
             }
         }
-        // Whoever is taken in its place may have the last descriptor of it: what it has not read is not left to that thread.
+        // Whoever is taken in its place may have the last descriptor of it: what it has not read is not left to that thread. Its
+        // place is given back when this has ended, however long that takes.
         if let Ok(rest) = rest {
             drain(&rest);
         }
+        drop(permit);
     });
     let accepting = Accepting { listener, service, epoll, silent: BTreeMap::new(), last: LISTENER, threads };
     thread::Builder::new().name(S::NAME.into()).spawn(move || {

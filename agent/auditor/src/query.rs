@@ -93,7 +93,7 @@ impl Service for Queries {
         let _ = conn.send(&QueryReply::Failed(Failure { error }));
     }
 
-    fn converse(self: Arc<Self>, peer: Peer, stream: UnixStream, permit: Permit) -> Result<(), FrameError> {
+    fn converse(self: Arc<Self>, peer: Peer, stream: UnixStream, permit: &Permit) -> Result<(), FrameError> {
         // Root looks after the machine: its questions are answered before those of its users.
         let _first = (peer.uid == 0).then(First::begin);
         Responder { viewer: Viewer(peer.uid), queries: &self, permit }.converse(stream)
@@ -103,7 +103,7 @@ impl Service for Queries {
 struct Responder<'a> {
     viewer: Viewer,
     queries: &'a Queries,
-    permit: Permit,
+    permit: &'a Permit,
 }
 
 /// Why a request could not be answered.

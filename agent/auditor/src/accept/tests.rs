@@ -33,7 +33,7 @@ impl Service for Echo {
         self.turned_away.fetch_add(1, Ordering::SeqCst);
     }
 
-    fn converse(self: Arc<Self>, _: Peer, mut stream: UnixStream, permit: Permit) -> Result<(), FrameError> {
+    fn converse(self: Arc<Self>, _: Peer, mut stream: UnixStream, permit: &Permit) -> Result<(), FrameError> {
         assert!(permit.busy());
         let mut byte = [0];
         while stream.read(&mut byte).is_ok_and(|count| count > 0) {
@@ -59,7 +59,7 @@ impl Service for Hasty {
 
     fn turned_away(&self, _: Peer, _: UnixStream) {}
 
-    fn converse(self: Arc<Self>, _: Peer, _: UnixStream, _: Permit) -> Result<(), FrameError> {
+    fn converse(self: Arc<Self>, _: Peer, _: UnixStream, _: &Permit) -> Result<(), FrameError> {
         Ok(())
     }
 }

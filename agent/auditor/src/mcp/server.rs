@@ -61,8 +61,8 @@ impl Service for Sessions {
         let _ = Conn::new(stream, Duration::from_millis(100), MAX_MESSAGE).send(&McpReply::Failed(failure));
     }
 
-    fn converse(self: Arc<Self>, peer: Peer, stream: UnixStream, permit: Permit) -> Result<(), FrameError> {
-        converse(stream, peer.uid, &permit, &self)
+    fn converse(self: Arc<Self>, peer: Peer, stream: UnixStream, permit: &Permit) -> Result<(), FrameError> {
+        converse(stream, peer.uid, permit, &self)
     }
 }
 

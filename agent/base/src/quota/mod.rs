@@ -68,11 +68,18 @@ struct Held {
 struct Share {
     idle: BTreeSet<u64>,
     busy: BTreeSet<u64>,
+    /// Those that were taken away and not dropped yet: whatever they were for is still ending, and may take its time.
+    leaving: BTreeSet<u64>,
 }
 
 impl Share {
+    /// Those that are held.
     fn count(&self) -> usize {
         self.idle.len() + self.busy.len()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.count() + self.leaving.len() == 0
     }
 }
 
@@ -98,7 +105,7 @@ impl Permits {
 
     /// One for a user, until it is dropped. `end` ends what it is for, without waiting: it is called if others need the
     /// permit more. `None`: the user has its share and all of it is busy, or nobody has more than this user who could be asked
-    /// to go.
+    /// to go; or as many as a share were taken away from the user, and what they were for has not ended.
     pub fn take(&self, uid: u32, end: impl Fn() + Send + 'static) -> Option<Permit> {
         self.take_as(Some(uid), Box::new(end))
     }
@@ -143,6 +150,11 @@ impl Held {
     fn room_for(&self, owner: Option<u32>, bounds: Bounds) -> Option<Option<u64>> {
         let count = |owner: Option<u32>| self.shares.get(&owner).map_or(0, Share::count);
         let own = count(owner);
+        // What does not end holds a thread, and whoever sees to that must not have any number of them.
+        let leaving = self.shares.get(&owner).map_or(0, |share| share.leaving.len());
+        if owner.is_some_and(|owner| owner != 0) && leaving >= bounds.each {
+            return None;
+        }
         // Somebody's own that is idle goes for the next: what a user forgot does not keep that user out.
         let own_idle = || self.shares.get(&owner)?.idle.first().copied().map(Some);
         if owner == Some(0) {
@@ -160,7 +172,9 @@ impl Held {
         if self.entries.len() - count(None) - count(Some(0)) < bounds.all {
             return Some(None);
         }
-        let users = || self.shares.iter().filter(|(owner, _)| owner.is_some_and(|owner| owner != 0));
+        let is_user =
+            |owner: &Option<u32>, share: &Share| owner.is_some_and(|owner| owner != 0) && share.count() > 0;
+        let users = || self.shares.iter().filter(|(owner, share)| is_user(owner, share));
         // Who waits for nothing goes first, and of those who has the most.
         let idle = users().filter_map(|(_, share)| Some((share.count(), *share.idle.first()?)));
         if let Some((_, number)) = most(idle.filter(|(count, _)| *count > own)) {
@@ -178,6 +192,7 @@ impl Held {
     fn evict(&mut self, number: u64) -> Option<Entry> {
         let entry = self.remove(number)?;
         entry.is_taken_away.store(true, Ordering::Release);
+        self.shares.entry(entry.owner).or_default().leaving.insert(number);
         Some(entry)
     }
 
@@ -186,11 +201,16 @@ impl Held {
         if let Some(share) = self.shares.get_mut(&entry.owner) {
             share.idle.remove(&number);
             share.busy.remove(&number);
-            if share.count() == 0 {
+            if share.is_empty() {
                 self.shares.remove(&entry.owner);
             }
         }
         Some(entry)
+    }
+
+    /// What one that was taken away was for has ended.
+    fn left(&mut self, number: u64) {
+        self.shares.retain(|_, share| !share.leaving.remove(&number) || !share.is_empty());
     }
 
     /// False: it was taken away.
@@ -274,7 +294,13 @@ impl Permit {
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        let _entry = self.permits.lock().remove(self.number);
+        let mut held = self.permits.lock();
+        let _entry = held.remove(self.number);
+        if !self.is_held() {
+            held.left(self.number);
+        }
+        // Before the entry, whose end may do anything.
+        drop(held);
     }
 }
 

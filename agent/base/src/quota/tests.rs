@@ -125,6 +125,24 @@ fn a_user_with_a_full_share_loses_its_own_oldest_idle_and_nobody_else_s() {
 }
 
 #[test]
+fn who_does_not_end_what_was_taken_away_gets_no_more_than_another_share() {
+    let scene = Scene::new(Bounds::of(9, 2), "");
+    let mut all: Vec<_> = (0..4).filter_map(|_| scene.take(1)).collect();
+    assert_eq!((all.len(), scene.ended(), scene.permits.count(1)), (4, 2, 2), "two went for the next two");
+    assert!(scene.take(1).is_none(), "they are not gone");
+    assert!(all[2..].iter().all(Permit::is_held), "and nothing goes for nothing");
+    assert!(scene.take(2).is_some(), "the control: another user");
+    drop(all.remove(0));
+    assert!(scene.take(1).is_some());
+    // The others as well: nothing is left of any of them.
+    drop(all);
+    assert!(scene.permits.lock().shares.is_empty());
+    // Root's services are bounded by what they hold alone.
+    let root: Vec<_> = (0..40).filter_map(|_| scene.take(0)).collect();
+    assert_eq!(root.len(), 40);
+}
+
+#[test]
 fn who_says_who_it_is_gets_the_place_of_its_own_oldest_idle() {
     let scene = Scene::new(Bounds { all: 6, each: 2, unknown: 3 }, "");
     let own: Vec<_> = (0..2).filter_map(|_| scene.take(7)).collect();
@@ -202,11 +220,18 @@ proptest! {
                 let share = &held.shares[&entry.owner];
                 prop_assert!(share.idle.contains(number) != share.busy.contains(number));
             }
-            let shares: HashMap<_, _> = held.shares.iter().map(|(owner, share)| (*owner, share.count())).collect();
+            let shares = held.shares.iter().map(|(owner, share)| (*owner, share.count()));
+            let shares: HashMap<_, _> = shares.filter(|(_, count)| *count > 0).collect();
             prop_assert_eq!(&shares, &counted);
             let of = |owner| counted.get(&owner).copied().unwrap_or(0);
             prop_assert!(of(None) <= 2 && of(Some(0)) <= 6 && (1..4).all(|uid| of(Some(uid)) <= 3));
             prop_assert!((1..4).map(|uid| of(Some(uid))).sum::<usize>() <= 6);
+            let leaving = |owner| held.shares.get(&owner).map_or(0, |share| share.leaving.len());
+            // What others need is taken away from a user whatever is leaving.
+            prop_assert!((1..4).all(|uid| leaving(Some(uid)) < 2 * 3));
+            let all: usize = held.shares.values().map(|share| share.leaving.len()).sum();
+            prop_assert_eq!(all, out.iter().filter(|permit| !permit.is_held()).count());
+            prop_assert!(held.shares.values().all(|share| !share.is_empty()));
         }
     }
 }
