@@ -214,7 +214,9 @@ impl<S: Service> Accepting<S> {
         let Some(silent) = self.take(number) else { return };
         let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT;
         if matches!(recv(silent.stream.as_raw_fd(), &mut [0], flags), Ok(1..)) {
-            self.threads.give(silent);
+            if let Err(silent) = self.threads.give(silent) {
+                discard(silent.stream);
+            }
         } else {
             discard(silent.stream);
         }

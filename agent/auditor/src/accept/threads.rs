@@ -37,20 +37,34 @@ impl<J: Send + 'static> Threads<J> {
         Self { name, stack, shared: Arc::new(Shared { work: Box::new(work), queue, comes: Condvar::new() }) }
     }
 
-    /// Gives a job to a thread that waits, or to a new one. A job for which there is neither is dropped.
-    pub(super) fn give(&self, job: J) {
+    /// Gives a job to a thread that waits, or to a new one.
+    ///
+    /// # Errors
+    /// The job, where there is neither.
+    pub(super) fn give(&self, job: J) -> Result<(), J> {
         let mut queue = self.shared.lock();
         if queue.idle > queue.jobs.len() {
             queue.jobs.push_back(job);
             drop(queue);
             self.shared.comes.notify_one();
-            return;
+            return Ok(());
         }
         drop(queue);
-        let shared = Arc::clone(&self.shared);
+        let (shared, job) = (Arc::clone(&self.shared), Arc::new(Mutex::new(Some(job))));
+        let take = |job: &Mutex<Option<J>>| job.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let given = Arc::clone(&job);
         let thread = thread::Builder::new().name(self.name.into()).stack_size(self.stack);
-        if let Err(error) = thread.spawn(move || shared.run(job)) {
-            tracing::warn!("starting a thread for the {} socket failed: {error}", self.name);
+        let started = thread.spawn(move || {
+            if let Some(job) = take(&given) {
+                shared.run(job);
+            }
+        });
+        match started {
+            Ok(_) => Ok(()),
+            Err(error) => {
+                tracing::warn!("starting a thread for the {} socket failed: {error}", self.name);
+                take(&job).map_or(Ok(()), Err)
+            }
         }
     }
 }
@@ -96,20 +110,25 @@ mod tests {
                 thread::sleep(Duration::from_millis(1));
             }
         };
-        threads.give(None);
+        assert!(threads.give(None).is_ok());
         let first = ended.recv().expect("done");
         idle(1);
-        threads.give(None);
+        assert!(threads.give(None).is_ok());
         assert_eq!(ended.recv().expect("done"), first);
         idle(1);
         // While it is busy, another one starts.
         let (go, wait) = mpsc::channel();
-        threads.give(Some(wait));
+        assert!(threads.give(Some(wait)).is_ok());
         idle(0);
-        threads.give(None);
+        assert!(threads.give(None).is_ok());
         assert_ne!(ended.recv().expect("done"), first);
         drop(go);
         assert_eq!(ended.recv().expect("done"), first);
         idle(2);
+    }
+    #[test]
+    fn a_job_for_which_there_is_no_thread_comes_back() {
+        let threads = Threads::new("job", 1 << 60, |_: u8| ());
+        assert_eq!(threads.give(7), Err(7));
     }
 }
