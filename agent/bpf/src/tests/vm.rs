@@ -154,12 +154,16 @@ fn check(kernel: &Kernel, id: ContainerId, call: &str, wanted: &'static str) {
     check_all(kernel, id, &[(call.into(), wanted)]);
 }
 
+/// With one load, which takes longer than all of them.
 #[test]
 #[ignore = "loads eBPF: for the guest"]
-fn every_program_loads() {
-    let (_one, kernel, _rings) = fresh();
-    eprintln!("# attached {:?}, missing {:?}", kernel.coverage().attached, kernel.coverage().missing);
-    unpin_all(Path::new(PIN_DIR)).unwrap();
+fn tasks_are_governed_and_judged() {
+    let (_one, mut kernel, _rings) = fresh();
+    a_task_is_governed_from_its_exec_on(&mut kernel);
+    addresses_are_judged(&mut kernel);
+    unix_peers_are_judged(&mut kernel);
+    nobody_gets_out(&mut kernel);
+    a_nested_grant_needs_both(&mut kernel);
 }
 
 #[test]
@@ -191,10 +195,7 @@ fn loads_and_is_adopted() {
     check(&kernel, id, READ_SECRET, "EACCES");
 }
 
-#[test]
-#[ignore = "loads eBPF: for the guest"]
-fn a_task_is_governed_from_its_exec_on() {
-    let (_one, mut kernel, _rings) = fresh();
+fn a_task_is_governed_from_its_exec_on(kernel: &mut Kernel) {
     let id = kernel.create_container(0).unwrap();
     kernel.install(id, &secret_denied()).unwrap();
     let child = waiting("import sys; print('up', flush=True); sys.stdin.read()");
@@ -285,10 +286,7 @@ fn records_arrive() {
     assert_eq!(kernel.counters(id).unwrap().denied, 1);
 }
 
-#[test]
-#[ignore = "loads eBPF: for the guest"]
-fn addresses_are_judged() {
-    let (_one, mut kernel, _rings) = fresh();
+fn addresses_are_judged(kernel: &mut Kernel) {
     let id = kernel.create_container(0).unwrap();
     // Two servers outside, one granted.
     let granted = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -314,7 +312,7 @@ fn addresses_are_judged() {
         )
     };
     check_all(
-        &kernel,
+        kernel,
         id,
         &[
             (connect("127.0.0.1", a), "ok"),
@@ -351,7 +349,7 @@ fn addresses_are_judged() {
     let nets = vec![net("::ffff:127.0.0.1", None, true, 7), net("::ffff:127.0.0.1", Some(b), false, 8)];
     kernel.install(id, &policy(Vec::new(), nets)).unwrap();
     check_all(
-        &kernel,
+        kernel,
         id,
         &[
             (connect("127.0.0.1", a), "ok"),
@@ -360,13 +358,10 @@ fn addresses_are_judged() {
         ],
     );
     kernel.install(id, &policy(Vec::new(), Vec::new())).unwrap();
-    check(&kernel, id, "sock()", "EACCES");
+    check(kernel, id, "sock()", "EACCES");
 }
 
-#[test]
-#[ignore = "loads eBPF: for the guest"]
-fn unix_peers_are_judged() {
-    let (_one, mut kernel, _rings) = fresh();
+fn unix_peers_are_judged(kernel: &mut Kernel) {
     let id = kernel.create_container(0).unwrap();
     let _ = std::fs::remove_dir_all("/tmp/unix");
     std::fs::create_dir_all("/tmp/unix").unwrap();
@@ -386,7 +381,7 @@ fn unix_peers_are_judged() {
     let datagram = |to: &str| format!("sock(S.AF_UNIX, S.SOCK_DGRAM).sendto(b'x', '{to}')");
     let pair = |kind: &str| format!("a, b = S.socketpair(S.AF_UNIX, S.SOCK_{kind}); a.send(b'x'); b.recv(1)");
     check_all(
-        &kernel,
+        kernel,
         id,
         &[
             (stream("/tmp/unix/granted"), "ok"),
@@ -407,10 +402,7 @@ fn unix_peers_are_judged() {
     );
 }
 
-#[test]
-#[ignore = "loads eBPF: for the guest"]
-fn nobody_gets_out() {
-    let (_one, mut kernel, _rings) = fresh();
+fn nobody_gets_out(kernel: &mut Kernel) {
     let id = kernel.create_container(0).unwrap();
     kernel.install(id, &policy(Vec::new(), Vec::new())).unwrap();
     // Since 6.15 CAP_PERFMON reads another process's environment without asking LSM, so that reader has no capability.
@@ -425,7 +417,7 @@ fn nobody_gets_out() {
         format!("p = os.fork()\nif p == 0: signal.pause()\n{call}\nos.kill(p, 9); os.waitpid(p, 0)")
     };
     check_all(
-        &kernel,
+        kernel,
         id,
         &[
             (format!("os.kill({pid}, 0)"), "EPERM"),
@@ -445,7 +437,7 @@ fn nobody_gets_out() {
         ],
     );
     let code = "import ctypes; print(ctypes.CDLL(None).ptrace(0, 0, 0, 0))";
-    assert_eq!(python(&kernel, id, code), "-1", "its parent, this test, is outside");
+    assert_eq!(python(kernel, id, code), "-1", "its parent, this test, is outside");
     assert!(outside.try_wait().unwrap().is_none(), "it lives");
     outside.kill().unwrap();
     outside.wait().unwrap();
@@ -455,14 +447,11 @@ fn nobody_gets_out() {
     kernel.install(id, &audit).unwrap();
     let before = kernel.counters(id).unwrap().denied;
     assert!(before > 0);
-    check(&kernel, id, "sock(S.AF_NETLINK, S.SOCK_RAW)", "ok");
+    check(kernel, id, "sock(S.AF_NETLINK, S.SOCK_RAW)", "ok");
     assert_eq!(kernel.counters(id).unwrap().denied, before, "would have been denied, and was not");
 }
 
-#[test]
-#[ignore = "loads eBPF: for the guest"]
-fn a_nested_grant_needs_both() {
-    let (_one, mut kernel, _rings) = fresh();
+fn a_nested_grant_needs_both(kernel: &mut Kernel) {
     let outer = kernel.create_container(0).unwrap();
     let inner = kernel.create_container(0).unwrap();
     kernel.install(outer, &secret_denied()).unwrap();
@@ -488,7 +477,7 @@ fn a_nested_grant_needs_both() {
     let output = child.wait_with_output().unwrap();
     assert!(String::from_utf8_lossy(&output.stderr).contains("Permission denied"), "{output:?}");
     // The positive control: without the inner grant's deny the same command reads the file.
-    check(&kernel, outer, READ_OTHER, "ok");
+    check(kernel, outer, READ_OTHER, "ok");
 }
 
 #[test]
