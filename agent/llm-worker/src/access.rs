@@ -278,7 +278,7 @@ impl AsyncRead for WithDescriptors {
 }
 
 fn receive(socket: &UnixStream, into: &mut [u8], kept: &Descriptors) -> io::Result<usize> {
-    let received = rights::receive(socket, into, RecvFlags::DONTWAIT)?;
+    let received = rights::receive_all(socket, into, RecvFlags::DONTWAIT)?;
     let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
     let room = MOST_DESCRIPTORS - kept.len();
     // Those beyond it are closed here.

@@ -2,7 +2,7 @@
 //!
 //! A deadline is for the whole message: a peer that sends a byte now and then does not hold a thread for ever.
 //! Descriptors travel with the length field (`SCM_RIGHTS`). Those that come beside any other byte, and those that are too
-//! many, are received and closed: left to the kernel, their close could last as long as their sender likes.
+//! many, are closed, by the thread that reads: that can last as long as their sender likes, and nobody else waits for it.
 
 use crate::{
     frame::{self, FrameError, HEADER, MAX_FRAME},

@@ -17,17 +17,26 @@ pub fn discard(stream: UnixStream) {
     let _ = stream.shutdown(Shutdown::Both);
     if has_descriptors(&stream) {
         let thread = thread::Builder::new().name("discard".into()).stack_size(128 << 10);
-        let _ = thread.spawn(move || drain(&stream));
+        let _ = thread.spawn(move || drain_all(&stream));
     }
 }
 
-/// Ends a connection, and takes all that is left in it: what is received lingers no more.
+/// Ends a connection, and has this thread close all that is left in it, however long that takes.
 pub fn drain(stream: &UnixStream) {
+    drain_by(stream, |left| rights::receive(stream, left, RecvFlags::DONTWAIT));
+}
+
+/// The same where others wait for this thread: what is left is received, and lingers no more.
+pub fn drain_all(stream: &UnixStream) {
+    drain_by(stream, |left| rights::receive_all(stream, left, RecvFlags::DONTWAIT));
+}
+
+fn drain_by(stream: &UnixStream, mut receive: impl FnMut(&mut [u8]) -> rustix::io::Result<rights::Received>) {
     let _ = stream.shutdown(Shutdown::Both);
     // A byte out of band would be passed over, and the kernel would close what is beside it.
     let _ = sockopt::set_socket_oobinline(stream, true);
     let mut left = [0; 16 << 10];
-    while rights::receive(stream, &mut left, RecvFlags::DONTWAIT).is_ok_and(|got| got.bytes > 0) {}
+    while receive(&mut left).is_ok_and(|got| got.bytes > 0) {}
 }
 
 /// Whether descriptors may be left in it. They are not received here: then they would have to be closed.
@@ -78,10 +87,11 @@ mod tests {
         let limit = Duration::from_secs(20);
         let message = frame::framed(&frame::encode(&1).unwrap()).unwrap();
         // Where descriptors belong, where none do, and where nobody reads.
-        let ways: [fn(&mut Conn); 3] = [
+        let ways: [fn(&mut Conn); 4] = [
             |conn| assert_eq!(conn.receive_with_descriptors::<u32>().unwrap().0, 1),
             |conn| assert_eq!(conn.receive::<u32>().unwrap(), 1),
             |conn| drain(conn.stream()),
+            |conn| drain_all(conn.stream()),
         ];
         for way in ways {
             let (a, b) = UnixStream::pair().unwrap();

@@ -13,7 +13,7 @@ use std::{
     os::fd::{AsFd, BorrowedFd, OwnedFd},
 };
 
-/// Most descriptors that are sent at once.
+/// Most descriptors that are sent, and that are received by [`receive`], at once.
 pub const MOST: usize = 4;
 /// Most that the kernel lets anybody send at once (`SCM_MAX_FD`).
 const ANYBODYS_MOST: usize = 253;
@@ -27,7 +27,7 @@ const ROOM: usize = rustix::cmsg_space!(ScmRights(ANYBODYS_MOST));
 pub struct Received {
     /// Bytes.
     pub bytes: usize,
-    /// The descriptors beside them, close-on-exec: all that were sent.
+    /// The descriptors beside them, close-on-exec.
     pub descriptors: Vec<OwnedFd>,
     /// What was cut off.
     pub flags: ReturnFlags,
@@ -51,15 +51,32 @@ pub fn send(
     sendmsg(socket, bytes, &mut control, flags | SendFlags::NOSIGNAL)
 }
 
-/// Receives bytes, and the descriptors beside them, however many: those without room would be closed by the kernel before this
-/// returns, and for a TCP socket whose peer reads nothing that takes as long as its sender said with `SO_LINGER`. So what is
-/// received lingers no more.
+/// Receives bytes, and up to [`MOST`] descriptors beside them, which linger no more. The kernel closes the others before this
+/// returns, which for a TCP socket whose peer reads nothing takes as long as its sender said with `SO_LINGER`: for a thread that
+/// nobody but the sender waits for.
 ///
 /// # Errors
 /// As recvmsg(2).
 pub fn receive(socket: impl AsFd, into: &mut [u8], flags: RecvFlags) -> io::Result<Received> {
-    let mut space = [MaybeUninit::uninit(); ROOM];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
+    receive_into(socket, into, flags, &mut [MaybeUninit::uninit(); SPACE])
+}
+
+/// The same, however many descriptors there are: for a thread that others wait for. Not for hundreds of threads, in which whatever
+/// is slow to close would fill the process's table of descriptors.
+///
+/// # Errors
+/// As recvmsg(2).
+pub fn receive_all(socket: impl AsFd, into: &mut [u8], flags: RecvFlags) -> io::Result<Received> {
+    receive_into(socket, into, flags, &mut [MaybeUninit::uninit(); ROOM])
+}
+
+fn receive_into(
+    socket: impl AsFd,
+    into: &mut [u8],
+    flags: RecvFlags,
+    space: &mut [MaybeUninit<u8>],
+) -> io::Result<Received> {
+    let mut control = RecvAncillaryBuffer::new(space);
     let mut into = [IoSliceMut::new(into)];
     let message = recvmsg(socket, &mut into, &mut control, flags | RecvFlags::CMSG_CLOEXEC)?;
     let rights = control.drain().filter_map(|part| match part {

@@ -9,7 +9,7 @@ use nix::{
     },
 };
 use ringfence_wire::{
-    ending::drain,
+    ending::drain_all,
     rights,
     runner::{self, Answer, Ask, Done, Line, MAX_REQUEST, Protocol, Request, RequestError, term},
 };
@@ -163,7 +163,7 @@ impl Client {
 
     /// It goes, and what it sent that nobody asked for holds up nobody.
     pub(super) fn end(&self) {
-        drain(&self.stream);
+        drain_all(&self.stream);
     }
 
     /// Time is up.
@@ -312,7 +312,7 @@ impl Client {
 
 /// Reads. Descriptors are not asked for: what is beside the bytes is closed here, where that takes no time.
 fn receive(stream: &UnixStream, into: &mut [u8]) -> io::Result<usize> {
-    Ok(rights::receive(stream, into, RecvFlags::empty())?.bytes)
+    Ok(rights::receive_all(stream, into, RecvFlags::empty())?.bytes)
 }
 
 /// A v1 answer in place of a tool's.
