@@ -55,11 +55,11 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     if args.quick {
         quick(&mut tally);
     } else {
-        add(&mut tally, "unit and black-box tests", || unit::tests(FULL_WIDTH));
-        add(&mut tally, "dashboard in Chromium", dashboard::tests);
-        add(&mut tally, "MCP servers and SDKs", parties::tests);
-        add(&mut tally, "LLM mocks, SDKs and MCP servers", llm_parties::tests);
-        add(&mut tally, "VM tests", vm_test::full);
+        part(&mut tally, "unit and black-box tests", || unit::tests(FULL_WIDTH));
+        part(&mut tally, "dashboard in Chromium", dashboard::tests);
+        part(&mut tally, "MCP servers and SDKs", parties::tests);
+        part(&mut tally, "LLM mocks, SDKs and MCP servers", llm_parties::tests);
+        part(&mut tally, "VM tests", vm_test::full);
     }
 
     for failed in &tally.failed {
@@ -75,14 +75,14 @@ fn quick(tally: &mut Tally) {
     let built = vm_test::Smoke::build().and_then(|smoke| unit::compile().map(|_| smoke));
     let smoke = match built {
         Ok(smoke) => smoke,
-        Err(error) => return add(tally, "unit and black-box tests, VM tests", || Err(error)),
+        Err(error) => return add(tally, "unit and black-box tests, VM tests", Err(error)),
     };
     let (tests, cases) = thread::scope(|scope| {
         let guest = scope.spawn(|| smoke.run());
         (unit::tests(QUICK_WIDTH), guest.join())
     });
-    add(tally, "unit and black-box tests", || tests);
-    add(tally, "VM tests", || cases.unwrap_or_else(|_| Err(anyhow!("their thread panicked"))));
+    add(tally, "unit and black-box tests", tests);
+    add(tally, "VM tests", cases.unwrap_or_else(|_| Err(anyhow!("their thread panicked"))));
 }
 
 /// Counts one check as one test; what it says is shown where it fails.
@@ -101,10 +101,14 @@ fn check(tally: &mut Tally, name: &str, run: impl FnOnce() -> Result<()>) {
 }
 
 /// Counts each test of a part; how long the part took is shown, since the whole has to stay under an hour.
-fn add(tally: &mut Tally, name: &str, run: impl FnOnce() -> Result<Tally>) {
+fn part(tally: &mut Tally, name: &str, run: impl FnOnce() -> Result<Tally>) {
     let start = Instant::now();
     let more = run();
     say(&format!("{name}: {:.0} s", start.elapsed().as_secs_f32()));
+    add(tally, name, more);
+}
+
+fn add(tally: &mut Tally, name: &str, more: Result<Tally>) {
     match more {
         Ok(more) => {
             tally.passed += more.passed;

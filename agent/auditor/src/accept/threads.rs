@@ -126,6 +126,7 @@ mod tests {
         assert_eq!(ended.recv().expect("done"), first);
         idle(2);
     }
+
     #[test]
     fn a_job_for_which_there_is_no_thread_comes_back() {
         let threads = Threads::new("job", 1 << 60, |_: u8| ());
