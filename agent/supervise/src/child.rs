@@ -13,6 +13,8 @@ const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// One that lived this long had been well: the pause begins anew.
 const WELL: Duration = Duration::from_secs(60);
+/// How long one that was killed may take to end.
+const DYING: Duration = Duration::from_secs(10);
 
 /// A role's process, and our end of its socket.
 #[derive(Debug)]
@@ -46,10 +48,9 @@ impl Process {
             }
             thread::sleep(Duration::from_millis(5));
         }
-        let killed = self.child.kill();
-        match (killed, self.child.wait()) {
-            (Ok(()), Ok(status)) => format!("killed, {status}"),
-            (Err(error), _) | (_, Err(error)) => format!("could not be killed: {error}"),
+        match self.child.kill() {
+            Ok(()) => format!("killed, {}", ended(self.child)),
+            Err(error) => format!("could not be killed: {error}"),
         }
     }
 
@@ -65,11 +66,25 @@ impl Process {
             thread::sleep(Duration::from_millis(20));
         }
         let _ = child.kill();
-        match child.wait() {
-            Ok(status) => format!("it did not end by itself: {status}"),
-            Err(error) => format!("it did not end by itself: {error}"),
+        format!("it did not end by itself: {}", ended(child))
+    }
+}
+
+/// How a process ended that was killed. One that is closing a file may be kept by that file's system, for as long as a user says
+/// whose own file system it is: what comes after it does not wait.
+fn ended(mut child: Child) -> String {
+    let deadline = Instant::now() + DYING;
+    while Instant::now() < deadline {
+        match child.try_wait() {
+            Ok(Some(status)) => return status.to_string(),
+            Ok(None) => thread::sleep(Duration::from_millis(5)),
+            Err(error) => return error.to_string(),
         }
     }
+    let pid = child.id();
+    // Nothing but its entry in the table of processes is left to wait for.
+    let _ = thread::Builder::new().name("reaper".into()).stack_size(128 << 10).spawn(move || child.wait());
+    format!("but process {pid} has not ended after {} s", DYING.as_secs())
 }
 
 /// When to start again after a failure.
