@@ -142,8 +142,11 @@ impl Dir {
             beside.push(ending);
             match self.create(&beside, 0o600) {
                 Ok(mut file) => {
-                    file.write_all(text).and_then(|()| give(&file, access))?;
-                    return Ok(beside);
+                    let written = file.write_all(text).and_then(|()| give(&file, access));
+                    if written.is_err() {
+                        let _ = self.remove(&beside);
+                    }
+                    return written.map(|()| beside);
                 }
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) => return Err(error),
@@ -258,18 +261,16 @@ fn give(file: &File, access: Access) -> io::Result<()> {
         Access::Mode(mode) => set_mode(file.as_fd(), mode),
         Access::Like(meta) => {
             let now = Meta::of(file)?;
-            // The mode first: once it is another's, only CAP_FOWNER changes it.
-            set_mode(file.as_fd(), meta.mode & 0o777)?;
-            if (now.uid, now.gid) == (meta.uid, meta.gid) {
-                return Ok(());
-            }
-            match set_owner(file.as_fd(), meta.uid, meta.gid) {
+            // Nobody else can open it before it has its group, whose rights would be another one's. The mode before the owner:
+            // once it is another's, only CAP_FOWNER changes it.
+            let theirs = match set_owner(file.as_fd(), now.uid, meta.gid) {
+                Ok(()) => 0o777,
                 // A group that its owner is not in. Ours is not to have its rights.
-                Err(error) if error.kind() == io::ErrorKind::PermissionDenied && now.uid == meta.uid => {
-                    set_mode(file.as_fd(), meta.mode & 0o707)
-                }
-                done => done,
-            }
+                Err(error) if error.kind() == io::ErrorKind::PermissionDenied && now.uid == meta.uid => 0o707,
+                Err(error) => return Err(error),
+            };
+            set_mode(file.as_fd(), meta.mode & theirs)?;
+            if now.uid == meta.uid { Ok(()) } else { set_owner(file.as_fd(), meta.uid, meta.gid) }
         }
     }
 }
