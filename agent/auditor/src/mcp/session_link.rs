@@ -111,13 +111,15 @@ pub(super) fn admit(
     })?;
     let admitted = begun.elapsed();
     if admitted > LONG {
-        tracing::warn!(
-            "a session of user {uid} was admitted after {:.1} s: {:.1} s for what the daemon knows of its process, {:.1} s for the session before it, {:.1} s for the writer of sessions",
-            admitted.as_secs_f32(),
-            known.as_secs_f32(),
-            (claimed - known).as_secs_f32(),
-            (admitted - claimed).as_secs_f32()
-        );
+        sessions.turned.warn(uid, || {
+            format!(
+                "a session of user {uid} was admitted after {:.1} s: {:.1} s for what the daemon knows of its process, {:.1} s for the session before it, {:.1} s for the writer of sessions",
+                admitted.as_secs_f32(),
+                known.as_secs_f32(),
+                (claimed - known).as_secs_f32(),
+                (admitted - claimed).as_secs_f32()
+            )
+        });
     }
     Ok(Admitted { permit, client, governed: facts.governed, intake, claim })
 }
