@@ -16,14 +16,12 @@ use nix::{
     },
 };
 use ringfence_base::{
+    closing::discard,
     error::chain,
     precedence,
     quota::{Permit, Permits},
 };
-use ringfence_wire::{
-    ending::{discard, drain},
-    frame::FrameError,
-};
+use ringfence_wire::{ending::drain, frame::FrameError};
 use std::{
     collections::BTreeMap,
     io,
@@ -85,6 +83,14 @@ struct Silent {
     stream: UnixStream,
     permit: Permit,
     until: Instant,
+}
+
+impl Silent {
+    fn end(self) {
+        // The permit has another descriptor of it, by which others end it.
+        drop(self.permit);
+        discard(self.stream);
+    }
 }
 
 /// One socket.
@@ -183,7 +189,7 @@ impl<S: Service> Accepting<S> {
 
     /// Gives a connection its place, or none.
     fn admit(&mut self, stream: UnixStream) {
-        let Ok(peer) = getsockopt(&stream, PeerCredentials) else { return };
+        let Ok(peer) = getsockopt(&stream, PeerCredentials) else { return discard(stream) };
         let peer = Peer { uid: peer.uid(), pid: peer.pid() };
         let Ok(spare) = stream.try_clone() else { return discard(stream) };
         let service = Arc::downgrade(&self.service);
@@ -203,6 +209,7 @@ impl<S: Service> Accepting<S> {
         let event = EpollEvent::new(EpollFlags::EPOLLIN, self.last);
         if let Err(error) = self.epoll.add(&stream, event) {
             tracing::warn!("a connection to the {} socket cannot be watched: {error}", S::NAME);
+            drop(permit);
             return discard(stream);
         }
         let until = Instant::now() + S::SILENCE;
@@ -215,17 +222,17 @@ impl<S: Service> Accepting<S> {
         let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT;
         if matches!(recv(silent.stream.as_raw_fd(), &mut [0], flags), Ok(1..)) {
             if let Err(silent) = self.threads.give(silent) {
-                discard(silent.stream);
+                silent.end();
             }
         } else {
-            discard(silent.stream);
+            silent.end();
         }
     }
 
     /// Ends a connection that was silent for too long.
     fn end(&mut self, number: u64) {
         if let Some(silent) = self.take(number) {
-            discard(silent.stream);
+            silent.end();
         }
     }
 

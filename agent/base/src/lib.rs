@@ -21,6 +21,7 @@
 
 pub mod client;
 pub mod clock;
+pub mod closing;
 pub mod error;
 pub mod escape;
 pub mod home;

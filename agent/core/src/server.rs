@@ -11,6 +11,7 @@ use super::{
     status::About,
 };
 use nix::sys::eventfd::EventFd;
+use ringfence_base::closing::discard;
 use ringfence_base::error::chain;
 use ringfence_base::quota::{Bounds, Owners, Permit, Permits, Refusals};
 use ringfence_bpf::{Membership, TaskError, unpin_all};
@@ -19,7 +20,7 @@ use ringfence_process::peer::{Peer, PeerError, Process};
 use ringfence_wire::{
     audit::AgentReport,
     conn::Conn,
-    ending::{discard, drain},
+    ending::drain,
     frame::FrameError,
     message::{
         AdminRequest, Detached, EnrollRequest, Enrolled, Failure, MAX_REQUEST, Reloaded, Reply, Stopping,

@@ -191,7 +191,7 @@ impl Timed<'_> {
 impl Read for Timed<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         self.arm(Timeout::Recv)?;
-        Ok(rights::receive(self.stream, buffer, RecvFlags::empty())?.bytes)
+        Ok(net::recv(self.stream, buffer, RecvFlags::empty())?.0)
     }
 }
 
