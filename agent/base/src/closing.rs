@@ -184,7 +184,8 @@ mod tests {
         assert!(has_descriptors(&b));
         discard(b);
         assert!(a.write_all(b"more").is_err());
-        assert_eq!(a.read(&mut [0]).unwrap(), 0);
+        // Its end, or that not all was read.
+        assert!(!matches!(a.read(&mut [0]), Ok(1..)));
         until("only the first of the threads is left", || threads("closing") == 1);
         peer.set_read_timeout(Some(Duration::from_secs(120))).unwrap();
         io::copy(&mut peer, &mut io::sink()).unwrap();
