@@ -196,7 +196,7 @@ def turned(name, profile_text, workdir, paths, told, who=DOCKER):
     os.unlink(profile)
 
 
-@scene("system/granted-directory-turned", limit=300, hook="path_rmdir")
+@scene("system/granted-directory-turned", limit=300)
 def granted_directory_turned():
     """a granted directory, removed and made a link to a secret one: the grant does not follow, by reload, edit, restart or next start"""
     for who in (DOCKER, FULL, NOBODY):
@@ -204,7 +204,7 @@ def granted_directory_turned():
                lambda work: "/", lambda work: [f"{work}/d"], "led to", who)
 
 
-@scene("system/workdir-turned", limit=300, hook="path_symlink")
+@scene("system/workdir-turned", limit=300)
 def workdir_turned():
     """the working directory, removed and made a link to a secret one: `${WORKDIR}` does not follow, by reload, edit or restart"""
     for who in (DOCKER, FULL, NOBODY):
