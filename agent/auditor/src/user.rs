@@ -47,6 +47,7 @@ pub fn run(places: &Places, port: u16, retention: Retention) -> Result<(), Error
         Ok(listener)
     });
     web::start(&sessions, web::prepare()?, dashboard.map_err(web::Error::Listen)?, Some(places.rules()))?;
+    accept::prepare();
     accept::start(listener, Arc::clone(&sessions)).map_err(Error::Thread)?;
     let mut upkeep = Upkeep::new(Arc::clone(&sessions), retention, Some(places.clone()));
     let mut idle = Instant::now();

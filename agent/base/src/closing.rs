@@ -3,36 +3,46 @@
 //! Whoever connects may send descriptors with any byte. Those that nobody received are closed with the socket, by the thread
 //! that closes that. The last close of a TCP socket whose peer reads nothing takes as long as `SO_LINGER` says, which is its
 //! sender's to set: unless the thread is ending (`PF_EXITING`, inet_release in net/ipv4/af_inet.c). So such a connection is
-//! given to a thread that ends with it, whose table of descriptors has nothing else. None of what was sent is received: the
-//! close of what is in a table waits for its file system, that of what is not does not.
+//! given to a thread that ends with it, whose table of descriptors is its own. None of what was sent is received: the close of
+//! what is in a table asks its file system, whose server may be the sender's. So, rarely, does the end of a file that is in
+//! none; then it is one of those threads that waits, of which there are not many.
 
+use crate::precedence;
 use nix::{
     sched::{CloneFlags, unshare},
     unistd::close,
 };
 use ringfence_wire::rights;
-use rustix::net::{self, RecvAncillaryBuffer, RecvFlags, ReturnFlags, SendFlags, recvmsg};
+use rustix::{
+    io::Errno,
+    net::{RecvAncillaryBuffer, RecvFlags, ReturnFlags, SendFlags, recvmsg},
+    thread::{Pid, gettid, sched_getaffinity},
+};
 use std::{
-    io::{self, IoSlice, IoSliceMut, Read, Write},
-    mem,
+    io::{self, IoSlice, IoSliceMut},
     net::Shutdown,
     os::{
-        fd::{AsFd, AsRawFd, RawFd},
+        fd::{AsFd, AsRawFd, OwnedFd, RawFd},
         unix::net::UnixStream,
     },
-    sync::{Mutex, OnceLock, PoisonError},
+    sync::{Mutex, OnceLock, PoisonError, mpsc},
     thread,
     time::Duration,
 };
 
 /// Unread bytes that are looked at for descriptors.
 const LOOKED_AT: usize = 64 << 10;
-/// Descriptors that may be open when the first connection is ended, of which the thread that ends them keeps no copy.
+/// Descriptors that may be open when it starts, of which the thread that has connections ended keeps no copy.
 const OPEN_BEFORE: RawFd = 4096;
+/// Threads that may be ending at once; what is sent meanwhile is parked, where it is in nobody's way.
+const MOST_ENDING: usize = 64;
 /// How long to rest where the system has no room for one more thread: it passes.
 const REST: Duration = Duration::from_millis(100);
 /// Bytes of the stack of each.
 const STACK: usize = 128 << 10;
+
+/// Where connections are sent that are to be ended.
+static ENDER: OnceLock<Mutex<UnixStream>> = OnceLock::new();
 
 /// Ends a connection, and waits for nothing that its peer decides. It has to be the last descriptor of it.
 pub fn discard(stream: UnixStream) {
@@ -55,76 +65,104 @@ fn has_descriptors(stream: &UnixStream) -> bool {
             .is_ok_and(|seen| seen.bytes >= LOOKED_AT || seen.flags.contains(ReturnFlags::CTRUNC))
 }
 
-/// Gives a connection to the threads that end them, which are started with the first.
+/// Gives a connection to the threads that end them.
 fn give(stream: UnixStream) {
-    static ENDER: OnceLock<Mutex<UnixStream>> = OnceLock::new();
-    let ender = loop {
-        match ENDER.get() {
-            Some(ender) => break ender,
-            None => match start() {
-                // Another thread's may have been first: this one's ends then.
-                Ok(ender) => drop(ENDER.set(Mutex::new(ender))),
-                Err(error) => {
-                    tracing::warn!("a connection cannot be ended: no thread can be started: {error}");
-                    thread::sleep(REST);
-                }
-            },
+    if let Some(ender) = ENDER.get() {
+        let ender = ender.lock().unwrap_or_else(PoisonError::into_inner);
+        let sent = rights::send(&*ender, &[IoSlice::new(&[0])], &[stream.as_fd()], SendFlags::DONTWAIT);
+        // While it is locked: whoever has received it must be the last that has it.
+        if sent.is_ok() {
+            return drop(stream);
         }
-    };
-    let mut ender = ender.lock().unwrap_or_else(PoisonError::into_inner);
-    while let Err(error) = rights::send(&*ender, &[IoSlice::new(&[0])], &[stream.as_fd()], SendFlags::empty())
-    {
-        tracing::warn!("a connection cannot be ended: {error}");
-        thread::sleep(REST);
     }
-    drop(stream);
-    // Whoever has received it waits until it is the only one that has it.
-    while let Err(error) = ender.write_all(&[1]) {
-        tracing::warn!("a connection cannot be ended: {error}");
-        thread::sleep(REST);
-    }
+    // Where they cannot be had, or not now, one that waits.
+    let _ = thread::Builder::new().name("closing".into()).stack_size(STACK).spawn(move || drop(stream));
 }
 
-/// Starts the thread that has one thread after the other end what is sent to it.
-fn start() -> io::Result<UnixStream> {
+/// Starts the thread that has others end what it is sent. To be called before anybody's descriptors are open: it closes its copies
+/// of those that are, and a file of a user's own file system would keep it.
+///
+/// # Errors
+/// As socketpair(2), pthread_create(3) and unshare(2): some containers refuse it. [`discard`] has a thread wait then.
+pub fn start() -> io::Result<()> {
+    if ENDER.get().is_some() {
+        return Ok(());
+    }
     let (ours, theirs) = UnixStream::pair()?;
+    let (ready, is_ready) = mpsc::channel();
     thread::Builder::new().name("closing".into()).stack_size(STACK).spawn(move || {
+        // Whoever started it may go first; what is ended is its sender's doing.
+        precedence::usual();
         // A table of its own from here on, in which the other numbers stand for nothing that anybody uses.
-        while unshare(CloneFlags::CLONE_FILES).is_err() {
-            thread::sleep(REST);
-        }
-        for other in (0..OPEN_BEFORE).filter(|&other| other != theirs.as_raw_fd()) {
-            let _ = close(other);
-        }
-        loop {
-            match net::recv(&theirs, &mut [0], RecvFlags::PEEK) {
-                Ok((0, _)) => return,
-                Ok(_) => {}
-                Err(_) => thread::sleep(REST),
+        let apart = unshare(CloneFlags::CLONE_FILES);
+        if apart.is_ok() {
+            for other in (0..OPEN_BEFORE).filter(|&other| other != theirs.as_raw_fd()) {
+                let _ = close(other);
             }
-            let ended = thread::scope(|scope| {
-                let thread = thread::Builder::new().name("closing".into()).stack_size(STACK);
-                thread
-                    .spawn_scoped(scope, || end_next(&theirs))
-                    .is_ok_and(|thread| matches!(thread.join(), Ok(Ok(()))))
-            });
-            if !ended {
-                thread::sleep(REST);
-            }
+        }
+        let may_go_on = apart.is_ok();
+        let _ = ready.send(apart);
+        if may_go_on {
+            Ending { sent: theirs, parked: Vec::new(), threads: Vec::new() }.run();
         }
     })?;
-    Ok(ours)
+    is_ready.recv().map_err(io::Error::other)??;
+    // Another thread's may have been first: this one's ends then.
+    drop(ENDER.set(Mutex::new(ours)));
+    Ok(())
 }
 
-/// Takes the next connection into a table that ends with this thread.
-fn end_next(sent: &UnixStream) -> io::Result<()> {
-    unshare(CloneFlags::CLONE_FILES)?;
-    let received = rights::receive(sent, &mut [0], RecvFlags::empty())?;
-    let mut only_here = sent;
-    only_here.read_exact(&mut [0])?;
-    // Closed before the thread ends, they would be closed by one that is not ending.
-    mem::forget(received);
-    Ok(())
+/// What the thread has, in a table of descriptors of its own.
+struct Ending {
+    sent: UnixStream,
+    /// Connections that no other thread has yet.
+    parked: Vec<OwnedFd>,
+    /// Those that were told to end, and may have done so.
+    threads: Vec<Pid>,
+}
+
+impl Ending {
+    fn run(mut self) {
+        loop {
+            let waiting = if self.parked.is_empty() { RecvFlags::empty() } else { RecvFlags::DONTWAIT };
+            match rights::receive(&self.sent, &mut [0], waiting) {
+                Ok(received) if received.bytes == 0 => return,
+                Ok(received) => self.parked.extend(received.descriptors),
+                Err(Errno::INTR) => {}
+                Err(_) if self.has_room() && self.end_parked().is_ok() => {}
+                Err(_) => thread::sleep(REST),
+            }
+        }
+    }
+
+    /// Whether one more may end: what is closed may keep it, on a file system whose server is the sender's.
+    fn has_room(&mut self) -> bool {
+        self.threads.retain(|&thread| sched_getaffinity(Some(thread)).is_ok());
+        self.threads.len() < MOST_ENDING
+    }
+
+    /// Has a thread end with all that is parked.
+    fn end_parked(&mut self) -> io::Result<()> {
+        let (has_all, all) = mpsc::channel();
+        let (go, told) = mpsc::channel::<()>();
+        let thread = thread::Builder::new().name("closing".into()).stack_size(STACK);
+        let thread = thread.spawn(move || {
+            let apart = unshare(CloneFlags::CLONE_FILES).map(|()| gettid());
+            let _ = has_all.send(apart);
+            // Nothing is sent: it ends when the other end does.
+            let _ = told.recv();
+        })?;
+        let thread_id = all.recv().map_err(io::Error::other).and_then(|apart| Ok(apart?));
+        if let Ok(id) = thread_id {
+            // Whoever sent them has let go of them, and so has this thread: none of them is the last.
+            drop(ENDER.get().map(Mutex::lock));
+            self.parked.clear();
+            self.threads.push(id);
+        }
+        drop(go);
+        let _ = thread.join();
+        thread_id.map(drop)
+    }
 }
 
 #[cfg(test)]
@@ -133,6 +171,7 @@ mod tests {
     use rustix::net::sockopt;
     use std::{
         fs,
+        io::{Read, Write},
         net::{TcpListener, TcpStream},
         time::Instant,
     };
@@ -192,7 +231,27 @@ mod tests {
     }
 
     #[test]
+    fn however_many_nobody_read_few_threads_end_them() {
+        start().unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut peers = Vec::new();
+        for _ in 0..300 {
+            let (a, b) = UnixStream::pair().unwrap();
+            let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            peers.push(listener.accept().unwrap().0);
+            assert!(send(&a, &socket, SendFlags::empty()));
+            drop((socket, a));
+            discard(b);
+        }
+        for mut peer in peers {
+            peer.set_read_timeout(Some(Duration::from_secs(120))).unwrap();
+            assert_eq!(io::copy(&mut peer, &mut io::sink()).unwrap(), 0, "it is closed");
+        }
+    }
+
+    #[test]
     fn what_nobody_read_holds_up_nobody_who_ends_a_connection() {
+        start().unwrap();
         for flags in [SendFlags::empty(), SendFlags::OOB] {
             let (socket, peer) = lingering();
             is_over(socket, peer, flags);

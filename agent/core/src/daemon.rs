@@ -27,7 +27,7 @@ use nix::{
     },
     unistd::{Gid, Group, User, geteuid},
 };
-use ringfence_base::{clock, loopback, precedence};
+use ringfence_base::{clock, closing, loopback, precedence};
 use ringfence_base::{
     error::chain,
     lock::{Lock, LockError},
@@ -161,6 +161,9 @@ pub fn run(paths: &Paths, port: u16, handed: Vec<(String, OwnedFd)>) -> Result<(
     // From here on with few capabilities; threads come after, since dropping is a thread's.
     caps::retain(caps::CORE)?;
     caps::not_dumpable()?;
+    if let Err(error) = closing::start() {
+        tracing::warn!("connections that nobody reads are ended by threads that may wait: {error}");
+    }
 
     let query = sockets.query.try_clone().map_err(system("duplicate the query socket"))?;
     let mcp = sockets.mcp.try_clone().map_err(system("duplicate the socket of MCP sessions"))?;

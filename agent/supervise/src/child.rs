@@ -82,7 +82,7 @@ fn ended(mut child: Child) -> String {
         }
     }
     let pid = child.id();
-    // Nothing but its entry in the table of processes is left to wait for.
+    // Its descriptors, and the locks on them, are its until then.
     let _ = thread::Builder::new().name("reaper".into()).stack_size(128 << 10).spawn(move || child.wait());
     format!("but process {pid} has not ended after {} s", DYING.as_secs())
 }

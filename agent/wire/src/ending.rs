@@ -8,9 +8,8 @@ use crate::rights;
 use rustix::net::{self, RecvFlags, sockopt};
 use std::{net::Shutdown, os::unix::net::UnixStream};
 
-/// Ends a connection, and has this thread close all that is left in it, however long that takes. Whoever waits for its own sender
-/// in that can be killed: what is not received is not closed as what is in the table of descriptors, where a file system may keep
-/// the thread for good.
+/// Ends a connection, and has this thread close all that is left in it, however long that takes: it is its sender's own. Nothing is
+/// received: the close of what is in the table of descriptors always asks its file system.
 pub fn drain(stream: &UnixStream) {
     drain_by(stream, |left| Ok(net::recv(stream, left, RecvFlags::DONTWAIT)?.0));
 }

@@ -263,7 +263,8 @@ fn give(file: &File, access: Access) -> io::Result<()> {
             let now = Meta::of(file)?;
             // Nobody else can open it before it has its group, whose rights would be another one's. The mode before the owner:
             // once it is another's, only CAP_FOWNER changes it.
-            let theirs = match set_owner(file.as_fd(), now.uid, meta.gid) {
+            let given = if now.gid == meta.gid { Ok(()) } else { set_owner(file.as_fd(), now.uid, meta.gid) };
+            let theirs = match given {
                 Ok(()) => 0o777,
                 // A group that its owner is not in. Ours is not to have its rights.
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied && now.uid == meta.uid => 0o707,
