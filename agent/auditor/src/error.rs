@@ -30,7 +30,7 @@ pub enum Error {
         source: io::Error,
     },
     /// Another auditor has it.
-    #[error("another auditor uses {}", path.display())]
+    #[error("another auditor uses {}; one that was killed and does not end waits for the file system of a user's journal (root ends such a one by /sys/fs/fuse/connections/*/abort)", path.display())]
     Busy {
         /// The directory.
         path: PathBuf,
