@@ -16,7 +16,7 @@ use nix::{
     },
 };
 use ringfence_base::{
-    closing::{self, discard},
+    closing::discard,
     error::chain,
     precedence,
     quota::{Permit, Permits},
@@ -102,13 +102,6 @@ struct Accepting<S: Service> {
     silent: BTreeMap<u64, Silent>,
     last: u64,
     threads: Threads<Silent>,
-}
-
-/// Before anybody connects.
-pub(crate) fn prepare() {
-    if let Err(error) = closing::start() {
-        tracing::warn!("connections that nobody reads are ended by threads that may wait: {error}");
-    }
 }
 
 /// Serves a socket until the process ends.

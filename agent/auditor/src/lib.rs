@@ -61,7 +61,7 @@ use nix::{
     },
 };
 use query::Queries;
-use ringfence_base::{precedence, quota::Owners};
+use ringfence_base::{closing, precedence, quota::Owners};
 use ringfence_store as store;
 use ringfence_wire::{
     audit::{Handoff, PassedFd},
@@ -114,7 +114,7 @@ pub fn run(state: &Path, retention: Retention) -> Result<(), Error> {
     let host_journal = Journald::of_host().connected();
     let web = web::prepare()?;
     sandbox::enter(state)?;
-    accept::prepare();
+    closing::prepare();
     let answers = core.try_clone().map_err(|e| Error::NotFromDaemon(Some(e)))?;
     answers.set_write_timeout(Some(Duration::from_secs(1))).map_err(|e| Error::NotFromDaemon(Some(e)))?;
     let shared = Arc::new(Shared::new(answers));

@@ -10,7 +10,7 @@ use super::{
     web,
 };
 use nix::fcntl::{Flock, FlockArg};
-use ringfence_base::loopback;
+use ringfence_base::{closing, loopback};
 use ringfence_client::places::Places;
 use ringfence_files::Dir;
 use ringfence_store::{self as store, Retention};
@@ -47,7 +47,7 @@ pub fn run(places: &Places, port: u16, retention: Retention) -> Result<(), Error
         Ok(listener)
     });
     web::start(&sessions, web::prepare()?, dashboard.map_err(web::Error::Listen)?, Some(places.rules()))?;
-    accept::prepare();
+    closing::prepare();
     accept::start(listener, Arc::clone(&sessions)).map_err(Error::Thread)?;
     let mut upkeep = Upkeep::new(Arc::clone(&sessions), retention, Some(places.clone()));
     let mut idle = Instant::now();

@@ -79,12 +79,20 @@ fn give(stream: UnixStream) {
     let _ = thread::Builder::new().name("closing".into()).stack_size(STACK).spawn(move || drop(stream));
 }
 
+/// Prepares for connections that are to be ended, before anybody connects. Where it cannot be, which is logged, [`discard`] has
+/// a thread wait for each.
+pub fn prepare() {
+    if let Err(error) = start() {
+        tracing::warn!("connections that nobody reads are ended by threads that may wait: {error}");
+    }
+}
+
 /// Starts the thread that has others end what it is sent. To be called before anybody's descriptors are open: it closes its copies
 /// of those that are, and a file of a user's own file system would keep it.
 ///
 /// # Errors
-/// As socketpair(2), pthread_create(3) and unshare(2): some containers refuse it. [`discard`] has a thread wait then.
-pub fn start() -> io::Result<()> {
+/// As socketpair(2), pthread_create(3) and unshare(2): some containers refuse it.
+fn start() -> io::Result<()> {
     if ENDER.get().is_some() {
         return Ok(());
     }
@@ -168,7 +176,7 @@ impl Ending {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::net::sockopt;
+    use ringfence_test_support::sockets;
     use std::{
         fs,
         io::{Read, Write},
@@ -176,15 +184,8 @@ mod tests {
         time::Instant,
     };
 
-    /// A TCP socket whose close takes ten minutes, and its peer, which reads nothing.
     fn lingering() -> (TcpStream, TcpStream) {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let (peer, _) = listener.accept().unwrap();
-        socket.set_nonblocking(true).unwrap();
-        while (&socket).write(&[0; 64 << 10]).is_ok() {}
-        sockopt::set_socket_linger(&socket, Some(Duration::from_secs(600))).unwrap();
-        (socket, peer)
+        sockets::lingering(Duration::from_secs(600))
     }
 
     fn send(to: &UnixStream, what: impl AsFd, flags: SendFlags) -> bool {

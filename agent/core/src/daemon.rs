@@ -161,9 +161,7 @@ pub fn run(paths: &Paths, port: u16, handed: Vec<(String, OwnedFd)>) -> Result<(
     // From here on with few capabilities; threads come after, since dropping is a thread's.
     caps::retain(caps::CORE)?;
     caps::not_dumpable()?;
-    if let Err(error) = closing::start() {
-        tracing::warn!("connections that nobody reads are ended by threads that may wait: {error}");
-    }
+    closing::prepare();
 
     let query = sockets.query.try_clone().map_err(system("duplicate the query socket"))?;
     let mcp = sockets.mcp.try_clone().map_err(system("duplicate the socket of MCP sessions"))?;

@@ -6,7 +6,7 @@ use ringfence_files::{Access, Dir, Others, Permissions, append, is_roots, read, 
 use std::{
     ffi::OsStr,
     fs,
-    io::Write,
+    io::{ErrorKind, Write},
     os::unix::{
         fs::{MetadataExt, PermissionsExt, chown, lchown, symlink},
         net::UnixStream,
@@ -139,6 +139,31 @@ fn a_replaced_file_is_whole_and_has_the_owner_and_mode_that_were_asked() {
     let mut left: Vec<_> = fs::read_dir(folder.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
     left.sort();
     assert_eq!(left, ["dir", "x.json", "x.json.a", "x.json.b"]);
+}
+
+#[test]
+fn a_copy_that_cannot_be_given_is_not_left() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    let root_s = fs::File::open("/etc/passwd").unwrap();
+    let dir = Dir::open(folder.path()).unwrap();
+    let keep = |ending: &str, access| dir.keep_beside(name("x"), [ending.to_owned()], b"old", access);
+    let like = Access::like(&root_s).unwrap();
+    thread::scope(|scope| {
+        let given = scope.spawn(|| {
+            if is_root() {
+                let id = rustix::process::Uid::from_raw(65534);
+                // Of this thread alone.
+                rustix::thread::set_thread_res_uid(id, id, id).unwrap();
+            }
+            assert_eq!(keep(".ours", Access::Mode(0o600)).unwrap(), "x.ours", "the control");
+            keep(".theirs", like)
+        });
+        let refused = given.join().unwrap().unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::PermissionDenied);
+    });
+    let left: Vec<_> = fs::read_dir(folder.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert_eq!(left, ["x.ours"]);
 }
 
 #[test]

@@ -49,7 +49,7 @@ impl Process {
             thread::sleep(Duration::from_millis(5));
         }
         match self.child.kill() {
-            Ok(()) => format!("killed, {}", ended(self.child)),
+            Ok(()) => format!("killed, {}", ended(self.child, DYING)),
             Err(error) => format!("could not be killed: {error}"),
         }
     }
@@ -66,14 +66,14 @@ impl Process {
             thread::sleep(Duration::from_millis(20));
         }
         let _ = child.kill();
-        format!("it did not end by itself: {}", ended(child))
+        format!("it did not end by itself: {}", ended(child, DYING))
     }
 }
 
 /// How a process ended that was killed. One that is closing a file may be kept by that file's system, for as long as a user says
 /// whose own file system it is: what comes after it does not wait.
-fn ended(mut child: Child) -> String {
-    let deadline = Instant::now() + DYING;
+fn ended(mut child: Child, patience: Duration) -> String {
+    let deadline = Instant::now() + patience;
     while Instant::now() < deadline {
         match child.try_wait() {
             Ok(Some(status)) => return status.to_string(),
@@ -84,7 +84,7 @@ fn ended(mut child: Child) -> String {
     let pid = child.id();
     // Its descriptors, and the locks on them, are its until then.
     let _ = thread::Builder::new().name("reaper".into()).stack_size(128 << 10).spawn(move || child.wait());
-    format!("but process {pid} has not ended after {} s", DYING.as_secs())
+    format!("but process {pid} has not ended after {} s", patience.as_secs())
 }
 
 /// When to start again after a failure.
@@ -127,7 +127,10 @@ impl Backoff {
 mod tests {
     use super::*;
     use nix::{
-        sys::wait::{Id, WaitPidFlag, waitid},
+        sys::{
+            signal::{Signal, kill},
+            wait::{Id, WaitPidFlag, waitid},
+        },
         unistd::Pid,
     };
     use std::{os::fd::OwnedFd, process::Command};
@@ -141,6 +144,21 @@ mod tests {
         assert_eq!(pauses[11], LONGEST_PAUSE);
         assert!(!backoff.due());
         assert_eq!(backoff.failed(WELL), FIRST_PAUSE);
+    }
+
+    #[test]
+    fn one_that_does_not_end_is_waited_for_elsewhere() {
+        let child = Command::new("sleep").arg("600").spawn().unwrap();
+        let pid = Pid::from_raw(child.id().try_into().unwrap());
+        // Nobody has killed it, as if it could not be.
+        let said = ended(child, Duration::ZERO);
+        assert!(said.contains(&format!("process {pid} has not ended")), "{said}");
+        kill(pid, Signal::SIGKILL).unwrap();
+        let begun = Instant::now();
+        while kill(pid, None).is_ok() {
+            assert!(begun.elapsed() < Duration::from_secs(120), "it ended, and nobody reaped it");
+            thread::sleep(Duration::from_millis(10));
+        }
     }
 
     #[test]

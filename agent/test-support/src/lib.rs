@@ -8,5 +8,6 @@
 pub mod processes;
 pub mod programs;
 pub mod properties;
+pub mod sockets;
 pub mod wait;
 pub mod web;

@@ -34,24 +34,13 @@ mod tests {
         conn::Conn,
         frame::{self, MAX_FRAME},
     };
+    use ringfence_test_support::sockets::lingering;
     use rustix::net::SendFlags;
     use std::{
-        io::{IoSlice, Write},
-        net::{TcpListener, TcpStream},
+        io::IoSlice,
         os::fd::AsFd,
         time::{Duration, Instant},
     };
-
-    /// A TCP socket whose close takes two minutes, and its peer, which reads nothing.
-    fn lingering() -> (TcpStream, TcpStream) {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let (peer, _) = listener.accept().unwrap();
-        socket.set_nonblocking(true).unwrap();
-        while (&socket).write(&[0; 64 << 10]).is_ok() {}
-        sockopt::set_socket_linger(&socket, Some(Duration::from_secs(120))).unwrap();
-        (socket, peer)
-    }
 
     fn in_time(begun: Instant) {
         assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
@@ -69,7 +58,7 @@ mod tests {
         ];
         for way in ways {
             let (a, b) = UnixStream::pair().unwrap();
-            let (socket, _peer) = lingering();
+            let (socket, _peer) = lingering(Duration::from_secs(120));
             rights::send(&a, &[IoSlice::new(&message)], &[socket.as_fd()], SendFlags::empty()).unwrap();
             // The other end has the last of it.
             drop(socket);

@@ -19,6 +19,9 @@ const BOOT: Duration = Duration::from_secs(1200);
 /// takes six times as long as by words, and what glibc does by AVX2 costs more than the same by SSE2.
 const PROCESSOR: &str = "max,-erms,-avx2";
 
+/// How long qemu may take to end once it has closed the guest's port.
+const QEMU_END: Duration = Duration::from_secs(30);
+
 /// What to boot.
 #[derive(Debug)]
 pub(crate) struct Machine<'a> {
@@ -98,7 +101,9 @@ impl Guest {
     pub(crate) fn next(&mut self) -> Result<FromGuest> {
         match frames::read(&mut self.frames) {
             Ok(Some(frame)) => Ok(frame),
-            Ok(None) => bail!("the guest went away before its command ended\n{}", self.console()),
+            Ok(None) => {
+                bail!("the guest went away before its command ended; {}\n{}", self.qemu_end(), self.console())
+            }
             Err(error)
                 if matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut) =>
             {
@@ -125,6 +130,27 @@ impl Guest {
         // Nothing of the guest is kept, so there is nothing to wait for.
         let _ = self.qemu.kill();
         let _ = self.qemu.wait();
+    }
+
+    /// How qemu ended, to tell a guest that powered off from a qemu that somebody killed.
+    fn qemu_end(&mut self) -> String {
+        let begun = Instant::now();
+        while begun.elapsed() < QEMU_END {
+            match self.qemu.try_wait() {
+                Ok(Some(status)) => {
+                    let said = fs::read_to_string(self.folder.path().join("qemu.log")).unwrap_or_default();
+                    let said = tail(&said, 20);
+                    return if said.is_empty() {
+                        format!("qemu: {status}")
+                    } else {
+                        format!("qemu: {status}, and said:\n{said}")
+                    };
+                }
+                Ok(None) => std::thread::sleep(Duration::from_millis(20)),
+                Err(error) => return format!("cannot watch qemu: {error}"),
+            }
+        }
+        "qemu still runs".to_owned()
     }
 
     /// The end of the console, as an error shows it.

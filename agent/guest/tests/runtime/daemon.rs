@@ -131,10 +131,12 @@ impl Scene {
 
 impl Drop for Scene {
     fn drop(&mut self) {
+        let ended = self.runtime.try_wait().ok().flatten();
         let _ = self.runtime.kill();
         let _ = self.runtime.wait();
         if thread::panicking() {
-            eprintln!("the runtime said: {}", self.stderr());
+            // By what it hung up, if it did.
+            eprintln!("the runtime had ended: {ended:?}, and said: {}", self.stderr());
         }
     }
 }

@@ -405,6 +405,26 @@ fn the_html_reader_has_its_socket_memory_and_threads_and_nothing_else() {
 }
 
 #[test]
+fn the_auditor_s_threads_may_part_their_tables_and_nothing_else() {
+    let list = Program::of(&Policy::auditor_list().unwrap());
+    let (files, unix, inet) = (0x400, 1, 2);
+    assert_eq!(list.call("unshare", &[files]), ALLOW);
+    assert_eq!(list.call("socketpair", &[unix, 1, 0, 0, 0, 0]), ALLOW);
+    // Every other flag of clone(2), alone and beside it.
+    for flags in (0..32).map(|bit| 1_u64 << bit).filter(|&bit| bit != files) {
+        for flags in [flags, flags | files] {
+            assert_ne!(list.call("unshare", &[flags]), ALLOW, "{flags:#x}");
+        }
+    }
+    for family in [inet, 10, 16, 17] {
+        assert_ne!(list.call("socketpair", &[family, 1, 0, 0, 0, 0]), ALLOW, "{family}");
+    }
+    for call in ["socket", "connect", "setns", "execve", "memfd_create", "pidfd_getfd"] {
+        assert_ne!(list.call(call, &PLAIN), ALLOW, "{call}");
+    }
+}
+
+#[test]
 fn no_list_names_a_call_that_nobody_knows() {
     for (policy, _) in deny_lists() {
         assert_eq!(unknown_calls(&policy.rules), Vec::<String>::new());
