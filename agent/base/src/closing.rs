@@ -19,13 +19,14 @@ use rustix::{
     thread::{Pid, gettid, sched_getaffinity},
 };
 use std::{
+    fs,
     io::{self, IoSlice, IoSliceMut},
     net::Shutdown,
     os::{
         fd::{AsFd, AsRawFd, OwnedFd, RawFd},
         unix::net::UnixStream,
     },
-    sync::{Mutex, OnceLock, PoisonError, mpsc},
+    sync::{Arc, Mutex, OnceLock, PoisonError, TryLockError, mpsc},
     thread,
     time::Duration,
 };
@@ -38,18 +39,26 @@ const OPEN_BEFORE: RawFd = 4096;
 const MOST_ENDING: usize = 64;
 /// How long to rest where the system has no room for one more thread: it passes.
 const REST: Duration = Duration::from_millis(100);
+/// Most connections that are parked: a table of descriptors that is full has the kernel close what is sent then and there.
+const MOST_PARKED: usize = 16 << 10;
+/// How long whoever gives a connection may wait for the thread that takes it, which waits for nobody's peer.
+const GIVING: Duration = Duration::from_secs(1);
 /// Bytes of the stack of each.
 const STACK: usize = 128 << 10;
 
-/// Where connections are sent that are to be ended.
-static ENDER: OnceLock<Mutex<UnixStream>> = OnceLock::new();
+/// The process's own; nothing where it could not be started.
+static ENDER: OnceLock<Option<Ender>> = OnceLock::new();
 
 /// Ends a connection, and waits for nothing that its peer decides. It has to be the last descriptor of it.
 pub fn discard(stream: UnixStream) {
     // Nothing is added to it from here on.
     let _ = stream.shutdown(Shutdown::Both);
     if has_descriptors(&stream) {
-        give(stream);
+        let left = match ENDER.get() {
+            Some(Some(ender)) => ender.give(stream).err(),
+            _ => Some(stream),
+        };
+        left.into_iter().for_each(wait_for);
     }
 }
 
@@ -65,64 +74,88 @@ fn has_descriptors(stream: &UnixStream) -> bool {
             .is_ok_and(|seen| seen.bytes >= LOOKED_AT || seen.flags.contains(ReturnFlags::CTRUNC))
 }
 
-/// Gives a connection to the threads that end them.
-fn give(stream: UnixStream) {
-    if let Some(ender) = ENDER.get() {
-        let ender = ender.lock().unwrap_or_else(PoisonError::into_inner);
-        let sent = rights::send(&*ender, &[IoSlice::new(&[0])], &[stream.as_fd()], SendFlags::DONTWAIT);
-        // While it is locked: whoever has received it must be the last that has it.
-        if sent.is_ok() {
-            return drop(stream);
-        }
+/// Has a thread wait for the end of a connection.
+fn wait_for(stream: UnixStream) {
+    let (to, from) = mpsc::channel();
+    let waiting = thread::Builder::new().name("closing".into()).stack_size(STACK);
+    match waiting.spawn(move || drop(from.recv())) {
+        Ok(_) => drop(to.send(stream)),
+        // Not here, whatever it costs.
+        Err(_) => std::mem::forget(stream),
     }
-    // Where they cannot be had, or not now, one that waits.
-    let _ = thread::Builder::new().name("closing".into()).stack_size(STACK).spawn(move || drop(stream));
 }
 
-/// Prepares for connections that are to be ended, before anybody connects. Where it cannot be, which is logged, [`discard`] has
-/// a thread wait for each.
+/// Prepares for connections that are to be ended. To be called before anybody connects: what is open now has no copy in the
+/// table of the thread that has them ended, which would keep a file of a user's own file system. Where it cannot be, which is
+/// logged, [`discard`] has a thread wait for each.
 pub fn prepare() {
-    if let Err(error) = start() {
-        tracing::warn!("connections that nobody reads are ended by threads that may wait: {error}");
-    }
+    ENDER.get_or_init(|| match Ender::start() {
+        Ok(ender) => Some(ender),
+        Err(error) => {
+            tracing::warn!("connections that nobody reads are ended by threads that may wait: {error}");
+            None
+        }
+    });
 }
 
-/// Starts the thread that has others end what it is sent. To be called before anybody's descriptors are open: it closes its copies
-/// of those that are, and a file of a user's own file system would keep it.
-///
-/// # Errors
-/// As socketpair(2), pthread_create(3) and unshare(2): some containers refuse it.
-fn start() -> io::Result<()> {
-    if ENDER.get().is_some() {
-        return Ok(());
-    }
-    let (ours, theirs) = UnixStream::pair()?;
-    let (ready, is_ready) = mpsc::channel();
-    thread::Builder::new().name("closing".into()).stack_size(STACK).spawn(move || {
-        // Whoever started it may go first; what is ended is its sender's doing.
-        precedence::usual();
-        // A table of its own from here on, in which the other numbers stand for nothing that anybody uses.
-        let apart = unshare(CloneFlags::CLONE_FILES);
-        if apart.is_ok() {
-            for other in (0..OPEN_BEFORE).filter(|&other| other != theirs.as_raw_fd()) {
-                let _ = close(other);
+/// Where connections are sent that are to be ended. It is locked from when one is sent until its sender has let go of it.
+#[derive(Debug, Clone)]
+struct Ender(Arc<Mutex<UnixStream>>);
+
+impl Ender {
+    /// Starts the thread that has others end what it is sent.
+    ///
+    /// # Errors
+    /// As socketpair(2), pthread_create(3) and unshare(2): some containers refuse it.
+    fn start() -> io::Result<Self> {
+        let (ours, theirs) = UnixStream::pair()?;
+        ours.set_write_timeout(Some(GIVING))?;
+        let ender = Self(Arc::new(Mutex::new(ours)));
+        let itself = ender.clone();
+        let (ready, is_ready) = mpsc::channel();
+        thread::Builder::new().name("closing".into()).stack_size(STACK).spawn(move || {
+            // Those who connect wait for it where there are many to end.
+            precedence::first();
+            // A table of its own from here on, in which the other numbers stand for nothing that anybody uses.
+            let apart = unshare(CloneFlags::CLONE_FILES);
+            if apart.is_ok() {
+                for other in (0..OPEN_BEFORE).filter(|&other| other != theirs.as_raw_fd()) {
+                    let _ = close(other);
+                }
             }
+            let may_go_on = apart.is_ok();
+            let _ = ready.send(apart);
+            if may_go_on {
+                Ending { sent: theirs, sender: itself, parked: Vec::new(), threads: Vec::new() }.run();
+            }
+        })?;
+        is_ready.recv().map_err(io::Error::other)??;
+        Ok(ender)
+    }
+
+    /// Gives it a connection, which is given back if there is no room in time.
+    fn give(&self, stream: UnixStream) -> Result<(), UnixStream> {
+        let ender = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match rights::send(&*ender, &[IoSlice::new(&[0])], &[stream.as_fd()], SendFlags::empty()) {
+            // While it is locked: whoever has received it must be the last that has it.
+            Ok(_) => {
+                drop(stream);
+                Ok(())
+            }
+            Err(_) => Err(stream),
         }
-        let may_go_on = apart.is_ok();
-        let _ = ready.send(apart);
-        if may_go_on {
-            Ending { sent: theirs, parked: Vec::new(), threads: Vec::new() }.run();
-        }
-    })?;
-    is_ready.recv().map_err(io::Error::other)??;
-    // Another thread's may have been first: this one's ends then.
-    drop(ENDER.set(Mutex::new(ours)));
-    Ok(())
+    }
+
+    /// Whether whoever sent anything has let go of it. No: or waits for room.
+    fn let_go(&self) -> bool {
+        !matches!(self.0.try_lock(), Err(TryLockError::WouldBlock))
+    }
 }
 
 /// What the thread has, in a table of descriptors of its own.
 struct Ending {
     sent: UnixStream,
+    sender: Ender,
     /// Connections that no other thread has yet.
     parked: Vec<OwnedFd>,
     /// Those that were told to end, and may have done so.
@@ -133,28 +166,36 @@ impl Ending {
     fn run(mut self) {
         loop {
             let waiting = if self.parked.is_empty() { RecvFlags::empty() } else { RecvFlags::DONTWAIT };
-            match rights::receive(&self.sent, &mut [0], waiting) {
-                Ok(received) if received.bytes == 0 => return,
-                Ok(received) => self.parked.extend(received.descriptors),
-                Err(Errno::INTR) => {}
-                Err(_) if self.has_room() && self.end_parked().is_ok() => {}
-                Err(_) => thread::sleep(REST),
+            let has_room = self.parked.len() < MOST_PARKED;
+            match has_room.then(|| rights::receive(&self.sent, &mut [0], waiting)) {
+                Some(Ok(received)) if received.bytes == 0 => return,
+                Some(Ok(received)) => self.parked.extend(received.descriptors),
+                Some(Err(Errno::INTR)) => {}
+                Some(Err(_)) | None => match self.end_parked() {
+                    Ok(true) => {}
+                    Ok(false) | Err(_) => thread::sleep(REST),
+                },
             }
         }
     }
 
     /// Whether one more may end: what is closed may keep it, on a file system whose server is the sender's.
     fn has_room(&mut self) -> bool {
-        self.threads.retain(|&thread| sched_getaffinity(Some(thread)).is_ok());
+        self.threads.retain(|&thread| is_ours(thread));
         self.threads.len() < MOST_ENDING
     }
 
-    /// Has a thread end with all that is parked.
-    fn end_parked(&mut self) -> io::Result<()> {
+    /// Has a thread end with all that is parked. False: not now.
+    fn end_parked(&mut self) -> io::Result<bool> {
+        if !self.has_room() || !self.sender.let_go() {
+            return Ok(false);
+        }
         let (has_all, all) = mpsc::channel();
         let (go, told) = mpsc::channel::<()>();
         let thread = thread::Builder::new().name("closing".into()).stack_size(STACK);
         let thread = thread.spawn(move || {
+            // Whoever started it goes first; what is ended is its sender's doing.
+            precedence::usual();
             let apart = unshare(CloneFlags::CLONE_FILES).map(|()| gettid());
             let _ = has_all.send(apart);
             // Nothing is sent: it ends when the other end does.
@@ -162,15 +203,23 @@ impl Ending {
         })?;
         let thread_id = all.recv().map_err(io::Error::other).and_then(|apart| Ok(apart?));
         if let Ok(id) = thread_id {
-            // Whoever sent them has let go of them, and so has this thread: none of them is the last.
-            drop(ENDER.get().map(Mutex::lock));
+            // That thread is the last that has them.
             self.parked.clear();
             self.threads.push(id);
         }
         drop(go);
         let _ = thread.join();
-        thread_id.map(drop)
+        thread_id.map(|_| true)
     }
+}
+
+/// Whether a thread is one of this process, which may be ending. Its number is anybody's afterwards.
+fn is_ours(thread: Pid) -> bool {
+    // Its cheapest question, which is answered of every process.
+    let lives = || sched_getaffinity(Some(thread)).is_ok();
+    let listed = || fs::symlink_metadata(format!("/proc/self/task/{thread}")).is_ok();
+    // In some containers there is no /proc.
+    lives() && (listed() || fs::symlink_metadata("/proc/self/task").is_err())
 }
 
 #[cfg(test)]
@@ -178,9 +227,9 @@ mod tests {
     use super::*;
     use ringfence_test_support::sockets;
     use std::{
-        fs,
         io::{Read, Write},
         net::{TcpListener, TcpStream},
+        process::Command,
         time::Instant,
     };
 
@@ -233,7 +282,7 @@ mod tests {
 
     #[test]
     fn however_many_nobody_read_few_threads_end_them() {
-        start().unwrap();
+        prepare();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut peers = Vec::new();
         for _ in 0..300 {
@@ -243,6 +292,7 @@ mod tests {
             assert!(send(&a, &socket, SendFlags::empty()));
             drop((socket, a));
             discard(b);
+            assert!(threads("closing") <= 1 + MOST_ENDING);
         }
         for mut peer in peers {
             peer.set_read_timeout(Some(Duration::from_secs(120))).unwrap();
@@ -252,7 +302,7 @@ mod tests {
 
     #[test]
     fn what_nobody_read_holds_up_nobody_who_ends_a_connection() {
-        start().unwrap();
+        prepare();
         for flags in [SendFlags::empty(), SendFlags::OOB] {
             let (socket, peer) = lingering();
             is_over(socket, peer, flags);
@@ -262,6 +312,64 @@ mod tests {
             drop((socket, c));
             is_over(d, peer, flags);
         }
+    }
+
+    fn ending(threads: Vec<Pid>) -> (Ender, Ending) {
+        let (ours, sent) = UnixStream::pair().unwrap();
+        ours.set_write_timeout(Some(Duration::from_millis(10))).unwrap();
+        let ender = Ender(Arc::new(Mutex::new(ours)));
+        (ender.clone(), Ending { sent, sender: ender, parked: Vec::new(), threads })
+    }
+
+    #[test]
+    fn no_more_threads_end_at_once_than_there_is_room_for() {
+        let (go, told) = mpsc::channel::<()>();
+        let (id, ids) = mpsc::channel();
+        let waiting = thread::spawn(move || {
+            id.send(gettid()).unwrap();
+            let _ = told.recv();
+        });
+        let waiting_id = ids.recv().unwrap();
+        assert!(is_ours(waiting_id));
+        let mut one = ending(vec![waiting_id; MOST_ENDING]).1;
+        assert!(!one.end_parked().unwrap() && one.threads.len() == MOST_ENDING);
+        drop(go);
+        waiting.join().unwrap();
+        until("it has ended", || !is_ours(waiting_id));
+        assert!(one.end_parked().unwrap() && one.threads.len() == 1);
+        // Numbers that are another process's by now.
+        let mut other = Command::new("sleep").arg("600").spawn().unwrap();
+        let its = Pid::from_child(&other);
+        assert!(sched_getaffinity(Some(its)).is_ok() && !is_ours(its));
+        assert!(ending(vec![its; MOST_ENDING]).1.has_room());
+        other.kill().unwrap();
+        other.wait().unwrap();
+    }
+
+    #[test]
+    fn one_for_which_there_is_no_room_is_given_back() {
+        let (ender, mut ending) = ending(Vec::new());
+        let given = (0..100_000).find_map(|_| ender.give(UnixStream::pair().unwrap().0).err());
+        assert!(given.is_some(), "somebody read them");
+        assert!(rights::receive(&ending.sent, &mut [0], RecvFlags::empty()).unwrap().descriptors.len() == 1);
+        ender.give(given.unwrap()).unwrap();
+        // Somebody who has not let go of what was received keeps it from being ended.
+        let held = ender.0.lock().unwrap();
+        assert!(!ending.end_parked().unwrap());
+        drop(held);
+        assert!(ending.end_parked().unwrap());
+    }
+
+    #[test]
+    fn one_that_has_to_wait_has_a_thread_that_does() {
+        let (a, b) = UnixStream::pair().unwrap();
+        let (socket, peer) = lingering();
+        assert!(send(&a, &socket, SendFlags::empty()));
+        drop((socket, a));
+        let begun = Instant::now();
+        wait_for(b);
+        assert!(begun.elapsed() < Duration::from_secs(120));
+        drop(peer);
     }
 
     #[test]

@@ -203,7 +203,8 @@ pub fn run(paths: &Paths, port: u16, handed: Vec<(String, OwnedFd)>) -> Result<(
     for path in [paths.admin_socket(), paths.enroll_socket(), paths.query_socket(), paths.mcp_socket()] {
         let _ = fs::remove_file(path);
     }
-    drop(sockets);
+    // Not closed before the process ends: whoever waits in their queues may have sent what takes long to close.
+    std::mem::forget(sockets);
     handle.stop();
     if linking.join().is_err() {
         tracing::error!("the thread that copies records had failed; records wait in the kernel");

@@ -224,6 +224,9 @@ impl<R: Rings, S: Spawn> Link<R, S> {
             let exit = auditor.process.finish(PATIENCE);
             tracing::info!("the auditor ended: {exit}");
         }
+        // It has the listeners of the auditor. Not closed before the process ends: whoever waits in their queues may have sent what
+        // takes long to close.
+        std::mem::forget(self.spawn);
     }
 
     /// Nothing is left to send or to be acknowledged.
