@@ -312,6 +312,24 @@ fn a_terminal_s_ctrl_c_reaches_all_processes_and_lets_turns_finish() {
 }
 
 #[test]
+fn a_second_ctrl_c_waits_for_nothing() {
+    let (provider, gate) = streams();
+    let home = Home::with(&provider);
+    let mut command = home.ringfence(&["agent", "start"]);
+    let mut daemon = home.started(command.process_group(0));
+    let _streaming = Streaming::begin(&home, "a", gate);
+    let worker = pid_of(&daemon, "a");
+    let ctrl_c = || kill(Pid::from_raw(-i32::try_from(daemon.pid()).unwrap()), Signal::SIGINT).unwrap();
+    ctrl_c();
+    let says = "for what is under way at a; Ctrl-C again cuts it off";
+    eventually("it says what it waits for", || daemon.log().contains(says).then_some(()));
+    assert!(!crate::support::has_ended(worker));
+    ctrl_c();
+    daemon.wait();
+    assert!(crate::support::has_ended(worker) && daemon.log().contains("what is under way is cut off"));
+}
+
+#[test]
 fn a_worker_that_cannot_start_says_why_and_is_tried_again_when_it_is_wanted() {
     let mock = Mock::with([says(&["served"]), says(&["mended"])]);
     let home = Home::with(&mock);

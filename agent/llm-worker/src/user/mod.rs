@@ -210,9 +210,14 @@ impl User {
             }
         }
         tracing::info!("stopping");
+        // One that came with the signal that was heard is no other one.
+        let _ = tokio::time::timeout(Duration::ZERO, interrupt.recv()).await;
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
         asking.abort();
-        self.stop_all(incoming).await;
+        self.stop_all(incoming, async {
+            interrupt.recv().await;
+        })
+        .await;
         let _ = tokio::time::timeout(LAST_ANSWERS, places.acquire_many(QUESTIONS)).await;
         Ok(())
     }

@@ -9,7 +9,13 @@ use crate::control::AgentState;
 use ringfence_base::error::chain;
 use ringfence_supervise::worker::{MOST_CRASHES, Restarts};
 use std::time::{Duration, Instant};
-use tokio::{sync::mpsc, time::timeout_at};
+use tokio::{
+    sync::mpsc,
+    time::{sleep_until, timeout_at},
+};
+
+/// How long it may take to stop before a word is said of what is waited for.
+const SILENCE: Duration = Duration::from_secs(1);
 
 impl User {
     /// What a worker said or did. True: another agent of that name may begin.
@@ -86,13 +92,41 @@ impl User {
         }
     }
 
-    pub(super) async fn stop_all(&mut self, mut incoming: mpsc::Receiver<Event>) {
+    /// Lets all finish what they do, for a while, or until somebody says so `again`.
+    pub(super) async fn stop_all(
+        &mut self,
+        mut incoming: mpsc::Receiver<Event>,
+        again: impl Future<Output = ()>,
+    ) {
         let names: Vec<String> = self.agents.keys().cloned().collect();
         names.iter().for_each(|name| self.drain(name));
+        let (begun, mut is_told) = (tokio::time::Instant::now(), false);
+        let mut again = std::pin::pin!(again);
+        let mut hurries = false;
         for patience in [PATIENCE, KILLED] {
             let until = tokio::time::Instant::now() + patience;
             while !self.draining.is_empty() {
-                let Ok(Some(event)) = timeout_at(until, incoming.recv()).await else { break };
+                // Those with nothing under way have ended by then.
+                let word = begun + SILENCE;
+                let event = tokio::select! {
+                    event = timeout_at(until, incoming.recv()) => event,
+                    () = &mut again, if !hurries => {
+                        tracing::info!("stopping at once: what is under way is cut off");
+                        hurries = true;
+                        break;
+                    }
+                    () = sleep_until(word), if !is_told && !hurries => {
+                        is_told = true;
+                        let names: Vec<&str> = self.draining.keys().map(String::as_str).collect();
+                        tracing::info!(
+                            "waiting up to {} s for what is under way at {}; Ctrl-C again cuts it off",
+                            PATIENCE.as_secs(),
+                            names.join(", ")
+                        );
+                        continue;
+                    }
+                };
+                let Ok(Some(event)) = event else { break };
                 self.handle_event(event);
             }
             self.draining.values().for_each(Running::kill);

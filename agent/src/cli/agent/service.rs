@@ -14,8 +14,8 @@ use std::process::ExitCode;
 ///
 /// Each agent gets a socket; its credentials stay on the host. Agents are the profiles in ~/.config/ringfence/agents with an
 /// `[llm.NAME]` section, or those in ~/.config/tightbeam if there are none. A changed profile is read again at once; SIGHUP
-/// reads profiles and credentials again. SIGTERM and Ctrl-C stop it after the running turns. It logs to standard error, needs
-/// no root and uses no eBPF; the agents of the daemon do.
+/// reads profiles and credentials again. SIGTERM and Ctrl-C stop it after the running turns; a second Ctrl-C cuts them
+/// off. It logs to standard error, needs no root and uses no eBPF; the agents of the daemon do.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   ringfence agent start
