@@ -44,6 +44,8 @@ pub(crate) enum Action<M> {
     NotifyDelivered(ConnId),
     /// Notify: the agent is done with this message.
     NotifyEnd(ConnId),
+    /// Notify: the same, though the model was not, since the message reached its limit of rounds.
+    NotifyCapped(ConnId),
     /// Notify: it failed.
     NotifyError(ConnId, String),
     /// Start the turn that was asked for.
@@ -66,6 +68,8 @@ pub(crate) enum Outcome {
     ToolUse,
     /// The model is done.
     Done,
+    /// It is not, and the message has reached its limit of rounds.
+    Capped,
     /// It failed.
     Failed(String),
 }
@@ -217,6 +221,7 @@ impl<M> Agent<M> {
                 Vec::new()
             }
             Outcome::Done => self.release(sender.map(Action::NotifyEnd)),
+            Outcome::Capped => self.release(sender.map(Action::NotifyCapped)),
             Outcome::Failed(why) => self.release(sender.map(|conn| Action::NotifyError(conn, why))),
         }
     }

@@ -276,6 +276,15 @@ pub fn output(data: &Output<'_>) -> Bytes {
     notification("output", Some(&Params { stream: "content", data }))
 }
 
+/// An `end_turn` for another reason than that the model is done.
+pub fn ended(stop_reason: &str) -> Bytes {
+    #[derive(Serialize)]
+    struct Params<'a> {
+        stop_reason: &'a str,
+    }
+    notification("end_turn", Some(&Params { stop_reason }))
+}
+
 /// The `error` that a subscriber is told.
 pub fn failed(message: &str) -> Bytes {
     #[derive(Serialize)]

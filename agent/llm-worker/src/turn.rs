@@ -40,7 +40,7 @@ const AT_ONCE: usize = 8;
 /// What a turn that was cut off by the cap answers its calls with.
 const CAPPED: &str = "not run: this message has reached its limit of rounds";
 /// The stop reason of such a turn.
-const MAX_ITERATIONS: &str = "max_iterations";
+pub(crate) const MAX_ITERATIONS: &str = "max_iterations";
 
 /// A turn to run.
 pub(crate) struct Job {
@@ -228,9 +228,12 @@ impl Turns {
         answered.store(epoch, Ordering::Release);
         let outcome = match result.and_then(|result| committed.map(|()| result)) {
             Ok(result) => {
-                let is_tool_use = !result.tool_calls.is_empty();
                 runtime.push_patiently(rpc::result(&id, &result)).await;
-                if is_tool_use { Outcome::ToolUse } else { Outcome::Done }
+                match result.stop_reason.as_str() {
+                    _ if !result.tool_calls.is_empty() => Outcome::ToolUse,
+                    MAX_ITERATIONS => Outcome::Capped,
+                    _ => Outcome::Done,
+                }
             }
             Err(Stop::Cancelled) => Outcome::Failed("the turn was cancelled".to_owned()),
             Err(Stop::Failed(mut error)) => {
@@ -273,7 +276,9 @@ impl Turns {
             let public = content.into_iter().filter(|block| block.is_public()).collect::<Vec<_>>();
             if tool_calls.is_empty() {
                 // A runtime would wait for calls that are not there.
-                let stop_reason = if stop_reason == "tool_use" { "end_turn".to_owned() } else { stop_reason };
+                // What only we say is none of a provider's words.
+                let is_ours = ["tool_use", MAX_ITERATIONS].contains(&stop_reason.as_str());
+                let stop_reason = if is_ours { "end_turn".to_owned() } else { stop_reason };
                 return Ok(TurnResult { stop_reason, content: Some(public), tool_calls, tags: false });
             }
             self.run_remote(&tool_calls, to).await?;

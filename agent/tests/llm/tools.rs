@@ -104,12 +104,38 @@ fn the_cap_of_rounds_answers_frees_the_agent_and_moves_on() {
     assert_eq!(runtime.says(1, "1")["result"]["stop_reason"], "tool_use");
     runtime.write(&turn(2, json!([tool_result("t1", "")])));
     assert_eq!(runtime.answer().0["result"], json!({ "stop_reason": "max_iterations", "content": [] }));
-    assert_eq!(first.expect()["method"], "end_turn");
+    let end = first.expect();
+    assert_eq!(
+        (&end["method"], &end["params"]["stop_reason"]),
+        (&json!("end_turn"), &json!("max_iterations"))
+    );
     assert_eq!(second.expect()["method"], "delivered");
     runtime.human();
     assert_eq!(runtime.says(3, "2")["result"]["content"][0]["text"], "next");
+    assert_eq!(second.expect()["method"], "output");
+    let end = second.expect();
+    assert_eq!((&end["method"], end.get("params")), (&json!("end_turn"), None), "the model was done");
     let sent = mock.last();
     assert_eq!(sent.messages()[4]["content"][0]["is_error"], true, "the call that was not run has a result");
+}
+
+#[test]
+fn send_says_that_the_limit_of_rounds_was_reached() {
+    let mock = Mock::with([calls(&[("t1", "bash", "{}")])]);
+    let home = Home::empty();
+    home.agent("a", &mock, "max_rounds = 1");
+    let (_daemon, mut runtime) = home.serve();
+    let sent = std::thread::scope(|scope| {
+        let sent = scope.spawn(|| home.run(&["agent", "send", "a", "Go"]));
+        runtime.human();
+        assert_eq!(runtime.says(1, "Go")["result"]["stop_reason"], "max_iterations");
+        sent.join().unwrap()
+    });
+    assert!(
+        !sent.status && sent.err.contains("a was not done when its limit of rounds was reached"),
+        "{}",
+        sent.err
+    );
 }
 
 #[test]

@@ -30,6 +30,11 @@ fn a_message_is_delivered_answered_and_ended() {
     let turn = epoch(&agent.turn().unwrap());
     assert_eq!(agent.finished(turn, Outcome::Done), [Action::NotifyEnd(2)]);
     assert!(agent.is_idle());
+    agent.send(3, "n", 10);
+    agent.delivered(true);
+    let turn = epoch(&agent.turn().unwrap());
+    assert_eq!(agent.finished(turn, Outcome::Capped), [Action::NotifyCapped(3)]);
+    assert!(agent.is_idle());
 }
 
 #[test]
@@ -147,7 +152,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         4 => Just(Step::Send),
         4 => prop::bool::weighted(0.9).prop_map(Step::Written),
         4 => Just(Step::Turn),
-        4 => (0u8..3).prop_map(Step::Finish),
+        4 => (0u8..4).prop_map(Step::Finish),
         1 => Just(Step::Stall),
         1 => Just(Step::Die),
     ];
@@ -181,6 +186,7 @@ proptest! {
                 Step::Turn => Vec::new(),
                 Step::Finish(0) => agent.finished(running, Outcome::ToolUse),
                 Step::Finish(1) => agent.finished(running, Outcome::Done),
+                Step::Finish(2) => agent.finished(running, Outcome::Capped),
                 Step::Finish(_) => agent.finished(running, Outcome::Failed("x".into())),
                 Step::Stall => agent.stalled(),
                 Step::Die => agent.runtime().map(|runtime| agent.closed(runtime)).unwrap_or_default(),
@@ -196,7 +202,7 @@ proptest! {
                     Action::AnswerQueued(conn) => (conn, "queued"),
                     Action::AnswerError(conn, _) => (conn, "refused"),
                     Action::NotifyDelivered(conn) => (conn, "now delivered"),
-                    Action::NotifyEnd(conn) => (conn, "end"),
+                    Action::NotifyEnd(conn) | Action::NotifyCapped(conn) => (conn, "end"),
                     Action::NotifyError(conn, _) => (conn, "error"),
                 };
                 heard.get_mut(&conn).expect("a sender").push(what);

@@ -21,13 +21,16 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// The protocol's error code for an agent whose runtime is not connected.
 const NO_RUNTIME: i64 = -32000;
 
+/// The protocol's stop reason of a message that has reached its limit of rounds.
+const MAX_ITERATIONS: &str = "max_iterations";
+
 /// Sends a message to an agent, and prints its answer.
 ///
 /// If this user and the daemon have an agent of the same name, the user's gets the message.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Exit status:
   0  the agent has answered; with --no-wait, it has or will get the message
-  1  the agent failed, or the message was not delivered
+  1  the agent failed or reached its limit of rounds, or the message was not delivered
 
 Examples:
   ringfence agent send reviewer 'What changed since yesterday?'
@@ -83,6 +86,13 @@ pub(super) fn send(args: &SendArgs) -> anyhow::Result<ExitCode> {
             Some("output") => shown.write(frame["params"]["data"]["text"].as_str().unwrap_or_default())?,
             Some("end_turn") => {
                 shown.end()?;
+                if frame["params"]["stop_reason"] == MAX_ITERATIONS {
+                    bail!(
+                        "{} was not done when its limit of rounds was reached (`max_rounds` and `max_mcp_rounds` of its \
+                         profile, or `--max-iterations` of its runtime); send it another message to have it go on",
+                        args.agent
+                    );
+                }
                 return Ok(ExitCode::SUCCESS);
             }
             Some("error") => {

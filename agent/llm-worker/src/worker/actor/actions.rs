@@ -4,7 +4,7 @@ use super::{AgentActor, Waiting};
 use crate::{
     agent::{Action, ConnId},
     rpc,
-    turn::{Job, Order},
+    turn::{Job, MAX_ITERATIONS, Order},
 };
 use serde::Serialize;
 use std::sync::Arc;
@@ -47,24 +47,25 @@ impl AgentActor {
                     self.rests(conn);
                 }
                 Action::NotifyDelivered(conn) => self.push(conn, rpc::plain("delivered")),
-                Action::NotifyEnd(conn) => {
-                    self.end_intent(conn, None);
-                    self.ids.remove(&conn);
-                    self.push(conn, rpc::plain("end_turn"));
-                    self.rests(conn);
+                Action::NotifyEnd(conn) => self.end(conn, None, rpc::plain("end_turn")),
+                Action::NotifyCapped(conn) => {
+                    self.end(conn, Some("its limit of rounds was reached"), rpc::ended(MAX_ITERATIONS));
                 }
-                Action::NotifyError(conn, why) => {
-                    self.end_intent(conn, Some(&why));
-                    self.ids.remove(&conn);
-                    self.push(conn, rpc::failed(&why));
-                    self.rests(conn);
-                }
+                Action::NotifyError(conn, why) => self.end(conn, Some(&why), rpc::failed(&why)),
                 Action::Start { epoch, subscriber, last } => self.start(epoch, subscriber, last).await,
                 Action::Cancel => {
                     self.turn.take().inspect(CancellationToken::cancel);
                 }
             }
         }
+    }
+
+    /// A sender's message is done with: its last frame.
+    fn end(&mut self, conn: ConnId, error: Option<&str>, last: bytes::Bytes) {
+        self.end_intent(conn, error);
+        self.ids.remove(&conn);
+        self.push(conn, last);
+        self.rests(conn);
     }
 
     /// If this sender's message is the one that is worked on, that is over.
