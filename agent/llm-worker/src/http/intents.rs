@@ -6,7 +6,7 @@
 
 use crate::{
     calls::{Begun, CallKey},
-    message::{Block, ToolCall},
+    message::{Block, Kind, ToolCall},
     provider::protocol,
     redact::Redactor,
     report::{self, Intent, Reporter},
@@ -229,7 +229,7 @@ pub(crate) struct ToolResult {
 struct LatestMessages {
     /// Those behind the model's last answer.
     results: Vec<ToolResult>,
-    /// The user's last message that is no result. Nothing, where there is none to be read: what the model wants called is
+    /// The user's last message that is no result, without what the client reminds its model of. Nothing, where there is none to be read: what the model wants called is
     /// on record whatever it was asked.
     asked: Vec<Block>,
     /// What that is known by.
@@ -256,9 +256,17 @@ impl LatestMessages {
             match message.role.as_str() {
                 "assistant" => is_behind = false,
                 "user" if results.is_empty() => {
-                    newest.asked = blocks(message.content.as_deref());
-                    newest.number = number(at, &newest.asked);
-                    break;
+                    let content = blocks(message.content.as_deref());
+                    let words = users_words(&content);
+                    let is_all_reminders = words.is_empty() && !content.is_empty();
+                    // Shown where there is nothing else.
+                    if !is_all_reminders || newest.asked.is_empty() {
+                        newest.asked = if is_all_reminders { content } else { words };
+                        newest.number = number(at, &newest.asked);
+                    }
+                    if !is_all_reminders {
+                        break;
+                    }
                 }
                 _ if is_behind => newest.results.splice(..0, results).for_each(drop),
                 _ => {}
@@ -266,6 +274,33 @@ impl LatestMessages {
         }
         newest
     }
+}
+
+/// What a coding agent puts before its user's words, and another one with each request: what it reminds its model of.
+const REMINDER: (&str, &str) = ("<system-reminder>", "</system-reminder>");
+
+/// A user's message without what its client put before it.
+fn users_words(content: &[Block]) -> Vec<Block> {
+    let words = |block: &Block| match block.kind() {
+        Kind::Text(text) => match behind_reminders(text) {
+            "" => None,
+            rest if rest.len() == text.len() => Some(block.clone()),
+            rest => Some(Block::text(rest)),
+        },
+        _ => Some(block.clone()),
+    };
+    content.iter().filter_map(words).collect()
+}
+
+/// What follows reminders at a text's beginning.
+fn behind_reminders(text: &str) -> &str {
+    let mut rest = text;
+    while let Some((_, behind)) =
+        rest.trim_start().strip_prefix(REMINDER.0).and_then(|begun| begun.split_once(REMINDER.1))
+    {
+        rest = behind.trim_start();
+    }
+    rest
 }
 
 /// Content as blocks: it may be a text alone.
@@ -283,7 +318,7 @@ fn number(at: usize, content: &[Block]) -> u64 {
     let mut hasher = DefaultHasher::new();
     at.hash(&mut hasher);
     for block in content {
-        if let crate::message::Kind::Text(text) = block.kind() {
+        if let Kind::Text(text) = block.kind() {
             text.hash(&mut hasher);
         }
     }

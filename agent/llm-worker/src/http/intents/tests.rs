@@ -35,6 +35,53 @@ async fn answer(tracker: &IntentTracker, mut part: RequestPart, calls: &[ToolCal
 }
 
 #[test]
+fn what_was_asked_is_the_user_s_words_and_not_what_the_client_put_before_them() {
+    let reminder = "<system-reminder>\nToday is a day.\n</system-reminder>\n";
+    let asked = |messages: Value| {
+        let newest = LatestMessages::of(Anthropic, &raws(&messages));
+        let said = |block: &Block| serde_json::from_str::<Value>(block.raw().get()).unwrap();
+        (newest.asked.iter().map(said).collect::<Vec<_>>(), newest.number)
+    };
+    let text = |text: &str| json!({ "type": "text", "text": text });
+    let plain = asked(json!([{ "role": "user", "content": "Fix it" }]));
+    assert_eq!(plain.0, [text("Fix it")]);
+    let ways = [
+        json!(format!("{reminder}Fix it")),
+        json!(format!("{reminder}\n {reminder}Fix it")),
+        json!([text(reminder), text("Fix it")]),
+        json!([text(&format!("{reminder}{reminder}")), text(&format!(" {reminder}\nFix it"))]),
+    ];
+    for way in ways {
+        assert_eq!(asked(json!([{ "role": "user", "content": way }])), plain, "{way}");
+    }
+    // One whose reminders changed is the same, and so is one with a message of nothing else behind it.
+    let later = json!([
+        { "role": "user", "content": "<system-reminder>another</system-reminder>Fix it" },
+        { "role": "assistant", "content": "..." },
+        { "role": "user", "content": [text(reminder)] },
+    ]);
+    assert_eq!(asked(later), plain);
+    // Words are words wherever they stand, and what is not closed, or stands alone, is shown.
+    let kept = [
+        "Why <system-reminder>x</system-reminder>?",
+        "<system-reminder>x",
+        "",
+        "<system-reminder></system-reminder>",
+    ];
+    for words in kept {
+        assert_eq!(asked(json!([{ "role": "user", "content": words }])).0, [text(words)], "{words}");
+    }
+    let image = json!({ "type": "image", "source": { "type": "url", "url": "https://example.org/a.png" } });
+    assert_eq!(asked(json!([{ "role": "user", "content": [text(reminder), image] }])).0, [image]);
+    // One that says nothing is no reminder: what was asked before is not what is asked now.
+    for nothing in [json!(null), json!([])] {
+        let said_nothing =
+            json!([{ "role": "user", "content": "Fix it" }, { "role": "user", "content": nothing }]);
+        assert_eq!(asked(said_nothing).0, Vec::<Value>::new());
+    }
+}
+
+#[test]
 fn results_behind_the_last_answer_are_read_in_both_forms() {
     let anthropic = json!([
         { "role": "user", "content": "go" },
