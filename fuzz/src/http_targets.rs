@@ -41,7 +41,18 @@ pub fn endpoint(data: &[u8]) {
     let Ok(method) = Method::from_bytes(method.as_bytes()) else { return };
     for kind in KINDS.iter().copied() {
         let Ok(route) = request::route(kind, &method, path) else { continue };
-        assert_eq!(method, if route == Route::Models { Method::GET } else { Method::POST });
+        let is_fit = match route {
+            Route::Complete | Route::CountTokens => method == Method::POST,
+            Route::Models | Route::Model => method == Method::GET || method == Method::HEAD,
+            Route::Alive => method == Method::HEAD,
+        };
+        assert!(is_fit, "{method} {path}: {route:?}");
+        if let Ok(model) = request::model(&llm(kind, false), path) {
+            assert_eq!(model["id"], "fixed");
+        }
+        if !matches!(route, Route::Complete | Route::CountTokens) {
+            continue;
+        }
         for server in [false, true] {
             sent(&llm(kind, server), route, body);
         }
@@ -78,6 +89,7 @@ fn llm(provider: ProviderKind, server: bool) -> Llm {
         max_tokens: u32::try_from(MOST).unwrap_or(u32::MAX),
         price: Default::default(),
         options: Map::from_iter([("temperature".to_owned(), json!(0))]),
+        models: Vec::new(),
         prompt_cache: true,
         max_mcp_rounds: 1,
         max_rounds: 1,

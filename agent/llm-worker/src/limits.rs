@@ -75,9 +75,13 @@ pub struct Meter {
     /// Tokens that calls under way have at least.
     reserved: u64,
     turns: VecDeque<Timestamp>,
+    /// Requests that only count tokens.
+    counts: VecDeque<Timestamp>,
 }
 
 const DAY: i64 = 86_400;
+/// Requests to count tokens for each turn that may be made.
+const COUNTS: u64 = 10;
 const MINUTE: SignedDuration = SignedDuration::from_secs(60);
 /// When to try again what only calls under way leave no room for, seconds: it is soon known what they cost.
 const SOON: i64 = 10;
@@ -101,17 +105,16 @@ impl Meter {
     /// It is one too many.
     pub fn turn(&mut self, limits: &Limits, now: Timestamp) -> Result<(), RpcError> {
         let Some(most) = limits.turns_per_minute else { return Ok(()) };
-        while self.turns.front().is_some_and(|at| now.duration_since(*at) >= MINUTE) {
-            self.turns.pop_front();
-        }
-        if let Some(first) = self.turns.front()
-            && self.turns.len() >= most as usize
-        {
-            let left = MINUTE - now.duration_since(*first).max(SignedDuration::ZERO);
-            return Err(reached(format!("{most} turns a minute"), left.as_secs() + 1));
-        }
-        self.turns.push_back(now);
-        Ok(())
+        one_more(&mut self.turns, (u64::from(most), "turns"), now)
+    }
+
+    /// Counts a request that only counts tokens. It costs nothing, but the provider limits those, too.
+    ///
+    /// # Errors
+    /// It is one too many.
+    pub fn count(&mut self, limits: &Limits, now: Timestamp) -> Result<(), RpcError> {
+        let Some(most) = limits.turns_per_minute else { return Ok(()) };
+        one_more(&mut self.counts, (COUNTS * u64::from(most), "requests to count tokens"), now)
     }
 
     /// Whether another call may be made.
@@ -145,6 +148,25 @@ impl Meter {
     }
 }
 
+/// One more within a minute.
+fn one_more(
+    times: &mut VecDeque<Timestamp>,
+    (most, what): (u64, &str),
+    now: Timestamp,
+) -> Result<(), RpcError> {
+    while times.front().is_some_and(|at| now.duration_since(*at) >= MINUTE) {
+        times.pop_front();
+    }
+    if let Some(first) = times.front()
+        && times.len() as u64 >= most
+    {
+        let left = MINUTE - now.duration_since(*first).max(SignedDuration::ZERO);
+        return Err(reached(format!("{most} {what} a minute"), left.as_secs() + 1));
+    }
+    times.push_back(now);
+    Ok(())
+}
+
 fn reached(what: String, retry_after: i64) -> RpcError {
     RpcError {
         code: LIMIT,
@@ -173,6 +195,11 @@ mod tests {
         assert!(meter.turn(&limits, at(61)).is_err(), "those at 50 and 60 are within the minute");
         // One that was refused does not count.
         meter.turn(&limits, at(110)).unwrap();
+        // To count tokens is no turn, and has a limit of its own.
+        (0..20).for_each(|_| meter.count(&limits, at(110)).unwrap());
+        let error = meter.count(&limits, at(111)).unwrap_err();
+        assert!(error.message.contains("20 requests to count tokens a minute"), "{error}");
+        meter.count(&limits, at(170)).unwrap();
     }
 
     #[test]

@@ -183,7 +183,7 @@ mod tests {
 
     fn config() -> Box<RawValue> {
         let url = "https://example.org/".parse().unwrap();
-        let mcp = vec![Mcp { name: "s".into(), url, auth_token: None, tools: None }];
+        let mcp = vec![Mcp { name: "s".into(), url, auth_token: None, tools: None, required: false }];
         serde_json::value::to_raw_value(&AgentConfig { mcp, ..samples::config() }).unwrap()
     }
 

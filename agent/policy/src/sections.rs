@@ -10,7 +10,7 @@ use crate::agents::config::{Price, ProviderKind};
 use ringfence_credentials::{Secret, Source};
 use ringfence_redact::misplaced;
 use schemars::JsonSchema;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use toml::de::DeValue;
 
 /// A value and where it stands.
@@ -38,6 +38,10 @@ pub struct LlmSection {
     /// The provider's name of the model.
     #[schemars(with = "Option<String>")]
     pub model: Option<Located<String>>,
+    /// The models that a client of the HTTP endpoint may ask for, beside `model`; the first is the default where there is none.
+    /// Absent: it gets `model`, whichever it asks for.
+    #[schemars(with = "Option<Vec<String>>")]
+    pub models: Option<Located<Vec<String>>>,
     /// Where the key comes from.
     #[schemars(flatten, with = "ApiKey")]
     pub api_key: Option<Located<Source>>,
@@ -118,6 +122,8 @@ pub struct McpSection {
     pub auth_token: Option<Located<Source>>,
     /// The tools that may be called. Absent: all; empty: none.
     pub tools: Option<Vec<String>>,
+    /// Whether a turn fails where the server's tools cannot be had, instead of going on without them. Default: false.
+    pub required: Option<bool>,
 }
 
 /// The keys that a bearer token can come from.
@@ -165,6 +171,7 @@ impl LlmSection {
             at,
             provider: keys.located("provider", Parser::text),
             model: keys.located("model", Parser::filled),
+            models: keys.located("models", Parser::names),
             api_key: keys.one_of(&[
                 ("api_key", Parser::secret),
                 ("api_key_command", Parser::secret_command),
@@ -219,6 +226,7 @@ impl McpSection {
                 ("auth_token_file", Parser::secret_file),
             ]),
             tools: keys.get("tools", Parser::texts),
+            required: keys.get("required", Parser::flag),
         }
     }
 }
@@ -253,6 +261,19 @@ impl Parser {
             return None;
         }
         Some(text)
+    }
+
+    /// At least one text, none of them empty.
+    fn names(&mut self, path: &str, value: &Value<'_>) -> Option<Vec<String>> {
+        let listed = value.get_ref().as_array().filter(|listed| !listed.is_empty());
+        let Some(listed) = listed else {
+            self.mistyped(path, value, "a list of at least one string");
+            return None;
+        };
+        let mut names: Vec<String> = listed.iter().filter_map(|one| self.filled(path, one)).collect();
+        let mut seen = BTreeSet::new();
+        names.retain(|name| seen.insert(name.clone()));
+        Some(names)
     }
 
     fn positive(&mut self, path: &str, value: &Value<'_>) -> Option<u64> {

@@ -83,6 +83,20 @@ fn an_agent_needs_no_registry_and_may_have_a_grant() {
 }
 
 #[test]
+fn the_first_of_several_models_is_the_default_and_a_profile_s_comes_before_the_registry_s() {
+    let models = |profile: &str| {
+        let shown = shown(&home(profile));
+        (shown["llm"]["model"].clone(), shown["llm"]["models"].clone())
+    };
+    let section = "[llm.claude-sonnet]\n";
+    let listed = models(&format!("{section}models = [\"large\", \"small\"]\n"));
+    assert_eq!(listed, (json!("large"), json!(["large", "small"])), "the registry has a `model`");
+    let both = models(&format!("{section}models = [\"large\", \"small\"]\nmodel = \"small\"\n"));
+    assert_eq!(both.0, "small");
+    assert_eq!(models(section).1, json!([]));
+}
+
+#[test]
 fn every_mistake_is_named_with_its_place() {
     for (profile, expected) in [
         ("description = \"x\"\n", "a.toml: no [llm.*] section"),
@@ -106,6 +120,11 @@ fn every_mistake_is_named_with_its_place() {
             "llm.claude-sonnet.model: expected a string, found a whole number",
         ),
         ("[llm.claude-sonnet]\nmodel = \"\"\n", "llm.claude-sonnet.model: must not be empty"),
+        ("[llm.claude-sonnet]\nmodels = [\"a\", \"\"]\n", "llm.claude-sonnet.models: must not be empty"),
+        (
+            "[llm.claude-sonnet]\nmodels = []\n",
+            "llm.claude-sonnet.models: expected a list of at least one string, found ",
+        ),
         (
             "[llm.claude-sonnet]\nmax_tokens = 0\n",
             "llm.claude-sonnet.max_tokens: 0 is out of range: 1 to 4294967295",

@@ -219,8 +219,9 @@ fn an_answer_in_one_piece_and_errors_are_as_they_are() {
     assert_eq!(mock.last().body, json!({ "model": "fixed", "messages": [] }));
     let worker = daemon.status("a")["worker"].clone();
     assert_eq!(
-        (&worker["turns"], &worker["failed"], &worker["input_tokens"]),
-        (&json!(4), &json!(1), &json!(4))
+        (&worker["turns"], &worker["failed"], &worker["input_tokens"], &worker["http_calls"]),
+        (&json!(3), &json!(1), &json!(4), &json!(4)),
+        "to count tokens is no turn"
     );
 }
 
@@ -259,6 +260,14 @@ fn openai_streams_count_their_tokens_and_hide_what_was_not_asked_for() {
     assert_eq!(daemon.status("a")["worker"]["input_tokens"], 11);
     let models = ask(&home, "GET", "/v1/models", "", b"").json();
     assert_eq!(models["data"][0]["id"], "fixed");
+    assert_eq!(ask(&home, "GET", "/v1/models/fixed", "", b"").json(), models["data"][0]);
+    let other = ask(&home, "GET", "/v1/models/gpt-9", "", b"");
+    let why = other.json()["error"]["message"].as_str().unwrap().to_owned();
+    assert!(other.status == 404 && why.contains("\"fixed\", and no model \"gpt-9\""), "{why}");
+    for path in ["/", "/v1", "/v1/models"] {
+        let there = ask(&home, "HEAD", path, "", b"");
+        assert_eq!((there.status, there.body.len()), (200, 0), "{path}");
+    }
 }
 
 #[test]

@@ -312,7 +312,7 @@ fn a_server_that_is_away_or_refuses_is_named_and_comes_back() {
     let server = McpServer::new(Era::Session, &["m"]);
     server.behaviour.lock().unwrap().authorization = Some("Bearer the-right-one".into());
     let mock = Mock::with([says(&["ok"])]);
-    let home = home(&mock, &[server.section("github", "auth_token = \"the-wrong-one\"")]);
+    let home = home(&mock, &[server.section("github", "required = true\nauth_token = \"the-wrong-one\"")]);
     let (_daemon, mut runtime) = home.serve();
     let error = runtime.says(1, "x")["error"]["message"].as_str().unwrap().to_owned();
     assert!(
@@ -324,11 +324,36 @@ fn a_server_that_is_away_or_refuses_is_named_and_comes_back() {
 
     let nobody = Port::new();
     let address = format!("127.0.0.1:{}", nobody.number);
-    home.agent("b", &mock, &format!("[mcp.away]\nurl = \"http://{address}/mcp\""));
+    home.agent("b", &mock, &format!("[mcp.away]\nrequired = true\nurl = \"http://{address}/mcp\""));
     let mut runtime = Client::runtime(&home.socket("b"));
     let error = runtime.says(1, "x")["error"]["message"].as_str().unwrap().to_owned();
     assert!(error.contains("[mcp.away]") && error.contains("refused"), "{error}");
     assert!(!error.contains(&address), "the agent need not know where: {error}");
+}
+
+#[test]
+fn turns_go_on_without_a_server_that_is_away_and_have_its_tools_when_it_comes_back() {
+    let (there, away) = (McpServer::new(Era::Session, &["t"]), McpServer::new(Era::Session, &["m"]));
+    away.behaviour.lock().unwrap().authorization = Some("Bearer another".into());
+    let mock = Mock::with([says(&["ok"])]);
+    let token = "auth_token = \"mcp-token-0123456789\"";
+    let home = home(&mock, &[away.section("away", token), there.section("there", "")]);
+    let (daemon, mut runtime) = home.serve();
+    assert_eq!(runtime.says(1, "x")["result"]["content"][0]["text"], "ok");
+    assert_eq!(offered(&mock), ["t"]);
+    let log = daemon.log();
+    assert!(log.contains("[mcp.away]: ") && log.contains("turns go on without its tools"), "{log}");
+    assert!(!log.contains("0123456789"), "{log}");
+    away.behaviour.lock().unwrap().authorization = None;
+    let mut id = 1;
+    eventually("its tools are offered", || {
+        id += 1;
+        mock.then([says(&["ok"])]);
+        assert_eq!(runtime.says(id, "x")["result"]["content"][0]["text"], "ok");
+        (offered(&mock) == ["m", "t"]).then_some(())
+    });
+    assert_eq!(daemon.log().matches("turns go on without its tools").count(), 1);
+    assert!(daemon.log().contains("[mcp.away]: its tools are there again"));
 }
 
 #[test]
@@ -338,7 +363,8 @@ fn a_token_goes_nowhere_else() {
         let server = McpServer::new(Era::Session, &["m"]);
         server.behaviour.lock().unwrap().redirect = Some((status, elsewhere.url.clone()));
         let mock = Mock::new();
-        let home = home(&mock, &[server.section("s", "auth_token = \"mcp-token-0123456789\"")]);
+        let home =
+            home(&mock, &[server.section("s", "required = true\nauth_token = \"mcp-token-0123456789\"")]);
         let (_daemon, mut runtime) = home.serve();
         let answer = runtime.says(1, "x");
         assert!(answer["error"]["message"].as_str().unwrap().contains("[mcp.s]"), "{answer}");
@@ -347,7 +373,7 @@ fn a_token_goes_nowhere_else() {
     let server = McpServer::new(Era::Sse, &["m"]);
     server.behaviour.lock().unwrap().endpoint = elsewhere.url.clone();
     let mock = Mock::new();
-    let home = home(&mock, &[server.section("s", "auth_token = \"mcp-token-0123456789\"")]);
+    let home = home(&mock, &[server.section("s", "required = true\nauth_token = \"mcp-token-0123456789\"")]);
     let _daemon = home.start();
     let answer = Client::runtime(&home.socket("a")).says(1, "x");
     assert!(answer["error"]["message"].as_str().unwrap().contains("another origin"), "{answer}");
@@ -359,7 +385,7 @@ fn a_redirect_within_the_origin_is_followed() {
     let server = McpServer::new(Era::Session, &["m"]);
     let mock = Mock::with([says(&["ok"])]);
     // The mock serves every path alike: what is redirected is one request, to itself.
-    let home = home(&mock, &[server.section("s", "")]);
+    let home = home(&mock, &[server.section("s", "required = true")]);
     server.behaviour.lock().unwrap().redirect = Some((308, "/other".into()));
     let (_daemon, mut runtime) = home.serve();
     let answer = runtime.says(1, "x");
@@ -400,7 +426,7 @@ fn names_that_no_provider_takes_are_left_out_and_too_much_is_refused() {
     assert_eq!(offered(&mock), ["good"]);
     let big = McpServer::new(Era::Session, &[]);
     big.behaviour.lock().unwrap().tools = vec![tool("a", &"x".repeat(5 << 20))];
-    home.agent("b", &mock, &big.section("big", ""));
+    home.agent("b", &mock, &big.section("big", "required = true"));
     let answer = Client::runtime(&home.socket("b")).says(1, "x");
     assert!(answer["error"]["message"].as_str().unwrap().contains("descriptions"), "{answer}");
 }

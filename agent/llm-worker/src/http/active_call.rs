@@ -79,7 +79,10 @@ impl ActiveCall {
         let written = record::write(&self.state.log, &self.call, status, took, &outcome).await;
         self.state.status.send_modify(|counts| {
             let has_failed = status >= 400 || outcome.error.is_some() || written.is_err();
-            count_turn(counts, has_failed, usage);
+            // One that only counts tokens is no turn, and its provider says nothing of a cost.
+            if self.sent > 0 || usage.tokens() > 0 {
+                count_turn(counts, has_failed, usage);
+            }
             counts.http_calls += 1;
         });
         written

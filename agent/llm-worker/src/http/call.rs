@@ -63,9 +63,16 @@ pub(super) async fn answer(state: &Arc<State>, gate: Option<&Gate>, request: Req
         Ok(route) => route,
         Err((status, why)) => return refuse_unread(&shared, status, &why, request).await,
     };
-    if route == Route::Models {
-        let models = protocol(kind).models(&shared.config.llm.model).to_string();
-        return respond(StatusCode::OK, &HeaderMap::new(), relay::JSON, Body::from(models));
+    let said = match route {
+        Route::Models => protocol(kind).models(&shared.config.llm.offered().collect::<Vec<_>>()).to_string(),
+        Route::Model => match request::model(&shared.config.llm, request.uri().path()) {
+            Ok(model) => model.to_string(),
+            Err((status, why)) => return refuse_unread(&shared, status, &why, request).await,
+        },
+        Route::Alive | Route::Complete | Route::CountTokens => String::new(),
+    };
+    if !matches!(route, Route::Complete | Route::CountTokens) {
+        return respond(StatusCode::OK, &HeaderMap::new(), relay::JSON, Body::from(said));
     }
     // As it is on record: of what is sent on nothing goes by it.
     let path = request.uri().path().trim_end_matches('/').to_owned();
@@ -74,7 +81,7 @@ pub(super) async fn answer(state: &Arc<State>, gate: Option<&Gate>, request: Req
         Ok(Ok(body)) => body,
         Ok(Err((503, why))) => {
             drop(held);
-            failed(state);
+            failed(state, route);
             hear_out(coming, MAX_REQUEST).await;
             return refuse_for(&shared, 503, &why, AFTER);
         }
@@ -89,17 +96,25 @@ pub(super) async fn answer(state: &Arc<State>, gate: Option<&Gate>, request: Req
     let under_way = match state.budget.calls.begin() {
         Ok(under_way) => under_way,
         Err(why) => {
-            failed(state);
+            failed(state, route);
             return refuse_for(&shared, 503, &why.to_string(), AFTER);
         }
     };
     let sent = if route == Route::Complete { rewritten.body.len() } else { 0 };
     let config = &shared.config;
-    let begun = state.meter.begin((&config.limits, &config.llm.price), least(sent), Timestamp::now());
+    let (limits, now) = ((&config.limits, &config.llm.price), Timestamp::now());
+    let begun = match route {
+        // It costs nothing, and is no turn.
+        Route::CountTokens => {
+            let mut meter = state.meter.lock();
+            meter.check(limits.0, limits.1, now).and_then(|()| meter.count(limits.0, now)).map(|()| None)
+        }
+        _ => state.meter.begin(limits, least(sent), now).map(Some),
+    };
     let reserved = match begun {
-        Ok(reserved) => Some(reserved),
+        Ok(reserved) => reserved,
         Err(error) => {
-            failed(state);
+            failed(state, route);
             let after = error.data.as_ref().and_then(|data| data["retry_after"].as_u64()).unwrap_or(1);
             return refuse_for(&shared, 429, &error.message, after);
         }
@@ -114,7 +129,13 @@ pub(super) async fn answer(state: &Arc<State>, gate: Option<&Gate>, request: Req
         path,
         streams: rewritten.streams,
         messages: rewritten.messages.len(),
-        last: rewritten.messages.into_iter().next_back().map(|last| shared.redactor.json(last)),
+        // One that costs nothing takes little of the log.
+        last: rewritten
+            .messages
+            .into_iter()
+            .next_back()
+            .filter(|_| route == Route::Complete)
+            .map(|last| shared.redactor.json(last)),
     };
     let started = Instant::now();
     let (state, began, reported) = (Arc::clone(state), Vec::new(), BTreeSet::new());
@@ -196,7 +217,10 @@ fn is_stream(headers: &HeaderMap) -> bool {
 }
 
 /// One that was refused before it was passed on.
-fn failed(state: &State) {
+fn failed(state: &State, route: Route) {
+    if route != Route::Complete {
+        return;
+    }
     state.status.send_modify(|counts| count_turn(counts, true, Usage::default()));
 }
 

@@ -1,7 +1,7 @@
 //! `http = true`: the provider's own HTTP API for unmodified SDKs, on a unix socket and, if asked, on loopback.
 //!
 //! The profile's key, model and headers go in, the client's stay out; what the provider answers is passed on as it comes,
-//! errors included. Each call is limited, counted and logged as a turn is. The conversation is the client's own: none of
+//! errors included. Each call of the model is limited, counted and logged as a turn is. The conversation is the client's own: none of
 //! it is kept here.
 //!
 //! | file | what |

@@ -3,6 +3,7 @@
 use super::strict_json;
 use crate::{message::raw, provider::protocol};
 use axum::http::Method;
+use percent_encoding::percent_decode_str;
 use ringfence_policy::agents::registry::{Llm, ProviderKind};
 use serde_json::{Value, value::RawValue};
 use std::collections::BTreeMap;
@@ -18,6 +19,10 @@ pub enum Route {
     CountTokens,
     /// Which models there are: the profile's.
     Models,
+    /// What is known of one of them.
+    Model,
+    /// Whether anybody is there.
+    Alive,
 }
 
 /// What a request is to the provider.
@@ -32,16 +37,51 @@ pub fn route(kind: ProviderKind, method: &Method, path: &str) -> Result<Route, (
     let (route, wanted) = match routes.iter().find(|(path, _)| *path == bare) {
         Some((_, route)) => (*route, Method::POST),
         None if bare == "/models" => (Route::Models, Method::GET),
+        None if bare.starts_with("/models/") => (Route::Model, Method::GET),
+        // Clients look whether anybody is there before they ask.
+        None if bare.is_empty() => (Route::Alive, Method::HEAD),
         None => {
             let has: Vec<_> = routes.iter().map(|(path, _)| format!("POST /v1{path}")).collect();
             let has = format!("this agent's endpoint has {} and GET /v1/models", has.join(", "));
             return Err((404, format!("there is nothing at {path:?}; {has}")));
         }
     };
-    if *method != wanted {
-        return Err((405, format!("{path} is for {wanted}, not for {method}")));
+    // What answers a GET answers a HEAD, without its body.
+    let is_head = *method == Method::HEAD && wanted == Method::GET;
+    if *method != wanted && !is_head {
+        let path = if path.is_empty() { "/" } else { path };
+        return Err((405, format!("{path:?} is for {wanted}, not for {method}")));
     }
     Ok(route)
+}
+
+/// What is known of the model that a path names.
+///
+/// # Errors
+/// It is none of the profile's: status and reason.
+pub fn model(llm: &Llm, path: &str) -> Result<Value, (u16, String)> {
+    let asked = path.trim_end_matches('/').split_once("/models/").map_or("", |(_, model)| model);
+    let decoded = percent_decode_str(asked).decode_utf8_lossy();
+    match llm.offered().find(|offered| decoded == *offered || asked == *offered) {
+        Some(offered) => Ok(protocol(llm.provider).model(offered)),
+        None => Err((404, no_model(llm, &decoded))),
+    }
+}
+
+/// Which model a request is sent on for.
+///
+/// # Errors
+/// The client asks for one that is none of those which it may ask for.
+fn chosen<'a>(llm: &'a Llm, asked: Option<&RawValue>) -> Result<&'a str, String> {
+    let Some(asked) = asked.filter(|_| !llm.models.is_empty()) else { return Ok(&llm.model) };
+    let asked: String = serde_json::from_str(asked.get()).map_err(|_| "model is to be a text")?;
+    llm.offered().find(|offered| *offered == asked).ok_or_else(|| no_model(llm, &asked))
+}
+
+fn no_model(llm: &Llm, asked: &str) -> String {
+    let offered: Vec<String> = llm.offered().map(|model| format!("{model:?}")).collect();
+    let asked: String = asked.chars().take(100).collect();
+    format!("this agent's profile has {}, and no model {asked:?}", offered.join(", "))
 }
 
 /// A request, rewritten.
@@ -112,7 +152,8 @@ pub fn rewrite(llm: &Llm, route: Route, body: &[u8]) -> Result<Rewritten, String
     let ours = || named().chain(llm.options.keys().map(String::as_str));
     fields.retain(|key, _| ours().all(|ours| key == ours || folded(key) != folded(ours)));
     MODELS.iter().for_each(|key| drop(fields.remove(*key)));
-    fields.insert("model".into(), raw(&llm.model));
+    let model = chosen(llm, fields.get("model").map(|model| &**model))?;
+    fields.insert("model".into(), raw(&model));
     if let Some(tools) = fields.get("tools").filter(|_| !llm.options.contains_key("tools")) {
         tools::use_no_model(tools)?;
     }
@@ -125,6 +166,7 @@ pub fn rewrite(llm: &Llm, route: Route, body: &[u8]) -> Result<Rewritten, String
         Some(_) => return Err("stream is to be true or false".into()),
     };
     let mut hides_usage = false;
+    let most_asked = fields.get("max_tokens").and_then(|value| value.get().parse::<u64>().ok());
     if route == Route::Complete {
         // Several answers to one request have the most tokens each.
         MANY.iter().for_each(|key| drop(fields.remove(*key)));
@@ -143,6 +185,10 @@ pub fn rewrite(llm: &Llm, route: Route, body: &[u8]) -> Result<Rewritten, String
             if number.is_none_or(|number| number > u64::from(llm.max_tokens)) {
                 fields.insert(key.into(), raw(&llm.max_tokens));
             }
+        }
+        // What the profile says of it is fixed.
+        if !llm.options.contains_key("thinking") {
+            protocol.fit_thinking(&mut fields, most_asked)?;
         }
         if streams {
             hides_usage = protocol.ask_for_usage(&mut fields)?;

@@ -22,12 +22,17 @@ use session::{Failure, Session};
 use std::{
     collections::BTreeSet,
     path::PathBuf,
-    sync::{Arc, Mutex as Blocking, PoisonError},
+    sync::{Arc, Mutex as Blocking, MutexGuard, PoisonError},
+    time::{Duration, Instant},
 };
 use tokio::{sync::Mutex, task::JoinSet};
 
 /// Longest name of a tool; providers take no longer one.
 const MAX_NAME: usize = 64;
+
+/// How long turns go without a server's tools before they are asked for again: at first, and at most.
+const FIRST_PAUSE: Duration = Duration::from_secs(2);
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
 /// All servers of an agent.
 pub(crate) struct Servers {
@@ -51,7 +56,13 @@ impl Servers {
             // `tools = []` switches a server off.
             .filter(|(section, _)| section.tools.as_ref().is_none_or(|tools| !tools.is_empty()))
             .map(|(section, token)| {
-                Arc::new(Server { section, token, client: client.clone(), state: Mutex::default() })
+                Arc::new(Server {
+                    section,
+                    token,
+                    client: client.clone(),
+                    state: Mutex::default(),
+                    away: Blocking::default(),
+                })
             })
             .collect();
         Ok(Self { servers, pins: Pins::new(pins), redactor, listed: Blocking::default() })
@@ -61,9 +72,9 @@ impl Servers {
         let stamp = self.pins.stamp();
         let mut running = JoinSet::new();
         for (at, server) in self.servers.iter().cloned().enumerate() {
-            running.spawn(async move { (at, server.list().await) });
+            running.spawn(async move { (at, server.list_if_there().await) });
         }
-        let mut lists: Vec<Result<Vec<Tool>, String>> = vec![Ok(Vec::new()); self.servers.len()];
+        let mut lists: Vec<Result<Option<Vec<Tool>>, String>> = vec![Ok(None); self.servers.len()];
         while let Some(done) = running.join_next().await {
             let (at, list) = done.map_err(|error| error.to_string())?;
             lists[at] = list;
@@ -71,7 +82,7 @@ impl Servers {
         let mut all = Vec::new();
         for (server, list) in self.servers.iter().zip(lists) {
             let name = &server.section.name;
-            let list = list.map_err(|why| format!("[mcp.{name}]: {why}"))?;
+            let Some(list) = list.map_err(|why| format!("[mcp.{name}]: {why}"))? else { continue };
             let tools = list.into_iter().map(|tool| self.cleaned(tool)).collect();
             let (pins, of) = (self.pins.clone(), name.clone());
             let judged = tokio::task::spawn_blocking(move || pins.judge(&of, tools)).await;
@@ -131,6 +142,15 @@ struct Server {
     token: Option<Secret>,
     client: reqwest::Client,
     state: Mutex<State>,
+    /// Its tools could not be had, and are not required.
+    away: Blocking<Option<Away>>,
+}
+
+/// A server whose tools cannot be had.
+struct Away {
+    why: String,
+    /// When to try again, and how long that was after the last try.
+    again: (Instant, Duration),
 }
 
 #[derive(Default)]
@@ -142,6 +162,44 @@ struct State {
 }
 
 impl Server {
+    /// Its tools; none where they cannot be had, and a turn goes on without.
+    ///
+    /// # Errors
+    /// They cannot be had, and are required.
+    async fn list_if_there(&self) -> Result<Option<Vec<Tool>>, String> {
+        if self.away().as_ref().is_some_and(|away| Instant::now() < away.again.0) {
+            return Ok(None);
+        }
+        let (name, begun) = (&self.section.name, Instant::now());
+        match self.list().await {
+            Ok(tools) => {
+                if self.away().take().is_some() {
+                    tracing::info!("[mcp.{name}]: its tools are there again");
+                }
+                Ok(Some(tools))
+            }
+            Err(why) if self.section.required => Err(why),
+            Err(why) => {
+                let mut away = self.away();
+                // Whoever reads the log is told once.
+                if away.as_ref().is_none_or(|before| before.why != why) {
+                    tracing::warn!(
+                        "[mcp.{name}]: {why}; turns go on without its tools until they can be had"
+                    );
+                }
+                let pause = away.as_ref().map_or(FIRST_PAUSE, |before| before.again.1 * 2);
+                // One that hangs is asked rarely from the first time on.
+                let pause = pause.max(10 * begun.elapsed()).min(LONGEST_PAUSE);
+                *away = Some(Away { why, again: (Instant::now() + pause, pause) });
+                Ok(None)
+            }
+        }
+    }
+
+    fn away(&self) -> MutexGuard<'_, Option<Away>> {
+        self.away.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// The tools that the profile allows, in the server's order; asked for once, and again when the server says that they
     /// have changed.
     async fn list(&self) -> Result<Vec<Tool>, String> {
@@ -229,6 +287,9 @@ impl Server {
     }
 
     fn is_stale(&self) -> bool {
+        if self.away().as_ref().is_some_and(|away| Instant::now() >= away.again.0) {
+            return true;
+        }
         // Held: somebody connects or lists; what comes of it shows at the next turn.
         self.state.try_lock().is_ok_and(|state| state.session.as_ref().is_some_and(|s| s.is_stale()))
     }

@@ -11,7 +11,7 @@ use crate::{
         request::Route,
         tool_calls::ToolCalls,
     },
-    message::{Block, Image, Kind, Message, Role, ToolCall},
+    message::{Block, Image, Kind, Message, Role, ToolCall, raw},
     redact::Redactor,
     rpc::Tool,
 };
@@ -24,6 +24,10 @@ use serde_json::{Map, Value, json, value::RawValue};
 use std::{collections::BTreeMap, sync::Arc};
 
 mod decoder;
+
+/// The least budget for thinking that its API takes, tokens
+/// (https://docs.claude.com/en/docs/build-with-claude/extended-thinking).
+const LEAST_THINKING: u64 = 1024;
 
 /// What lets the provider's cache remember up to a block.
 const MARK: &str = r#""cache_control":{"type":"ephemeral"}"#;
@@ -139,11 +143,41 @@ impl Protocol for Messages {
         Ok(false)
     }
 
-    fn models(&self, model: &str) -> Value {
-        let listed = json!({
-            "type": "model", "id": model, "display_name": model, "created_at": "1970-01-01T00:00:00Z",
-        });
-        json!({ "data": [listed], "has_more": false, "first_id": model, "last_id": model })
+    fn fit_thinking(
+        &self,
+        request: &mut BTreeMap<String, Box<RawValue>>,
+        asked: Option<u64>,
+    ) -> Result<(), String> {
+        // What cannot be read is its API's to refuse, and so is a budget that was none before.
+        let number = |value: &RawValue| value.get().parse::<u64>().ok();
+        let thinking = request.get("thinking").map(|thinking| thinking.get());
+        let thinking = thinking.and_then(|text| serde_json::from_str(text).ok());
+        let Some(mut thinking): Option<BTreeMap<String, Box<RawValue>>> = thinking else { return Ok(()) };
+        let budget = thinking.get("budget_tokens").and_then(|value| number(value));
+        let most = request.get("max_tokens").and_then(|value| number(value));
+        let (Some(budget), Some(most), Some(asked)) = (budget, most, asked) else { return Ok(()) };
+        if budget < most || budget >= asked {
+            return Ok(());
+        }
+        let left = most.saturating_sub(1);
+        if left < LEAST_THINKING {
+            return Err(format!(
+                "thinking: the profile's max_tokens, {most}, leaves no room for thinking, which takes {LEAST_THINKING} tokens \
+                 and an answer more; raise it, or ask without thinking"
+            ));
+        }
+        thinking.insert("budget_tokens".into(), raw(&left));
+        request.insert("thinking".into(), raw(&thinking));
+        Ok(())
+    }
+
+    fn model(&self, model: &str) -> Value {
+        json!({ "type": "model", "id": model, "display_name": model, "created_at": "1970-01-01T00:00:00Z" })
+    }
+
+    fn models(&self, models: &[&str]) -> Value {
+        let listed: Vec<Value> = models.iter().map(|model| self.model(model)).collect();
+        json!({ "data": listed, "has_more": false, "first_id": models.first(), "last_id": models.last() })
     }
 
     fn error(&self, kind: &str, message: &str) -> Value {

@@ -76,8 +76,22 @@ pub(crate) trait Protocol: Sync {
     /// What it has there is not what it is to be.
     fn ask_for_usage(&self, request: &mut BTreeMap<String, Box<RawValue>>) -> Result<bool, String>;
 
-    /// The list of models: this one.
-    fn models(&self, model: &str) -> Value;
+    /// Has what a client's request says of the model's thinking fit the most tokens of an answer, which the profile has made
+    /// less than the client `asked` for.
+    ///
+    /// # Errors
+    /// It leaves no room for thinking.
+    fn fit_thinking(
+        &self,
+        request: &mut BTreeMap<String, Box<RawValue>>,
+        asked: Option<u64>,
+    ) -> Result<(), String>;
+
+    /// A model, as its API describes one.
+    fn model(&self, model: &str) -> Value;
+
+    /// The list of models.
+    fn models(&self, models: &[&str]) -> Value;
 
     /// An error of our own.
     fn error(&self, kind: &str, message: &str) -> Value;

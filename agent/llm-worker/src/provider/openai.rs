@@ -163,9 +163,22 @@ impl Protocol for ChatCompletions {
         Ok(is_ours)
     }
 
-    fn models(&self, model: &str) -> Value {
-        let listed = json!({ "object": "model", "id": model, "created": 0, "owned_by": "ringfence" });
-        json!({ "object": "list", "data": [listed] })
+    fn fit_thinking(
+        &self,
+        _request: &mut BTreeMap<String, Box<RawValue>>,
+        _asked: Option<u64>,
+    ) -> Result<(), String> {
+        // An effort is no number of tokens.
+        Ok(())
+    }
+
+    fn model(&self, model: &str) -> Value {
+        json!({ "object": "model", "id": model, "created": 0, "owned_by": "ringfence" })
+    }
+
+    fn models(&self, models: &[&str]) -> Value {
+        let listed: Vec<Value> = models.iter().map(|model| self.model(model)).collect();
+        json!({ "object": "list", "data": listed })
     }
 
     fn error(&self, kind: &str, message: &str) -> Value {

@@ -159,6 +159,7 @@ impl Lab {
             url: "https://example.org".parse().unwrap(),
             auth_token: None,
             tools: allowed.map(|tools| tools.iter().map(|t| (*t).to_owned()).collect()),
+            required: false,
         };
         let mut config = samples::config();
         config.llm = Llm {

@@ -99,6 +99,8 @@ pub struct Llm {
     pub provider: ProviderKind,
     /// The provider's name of the model.
     pub model: String,
+    /// Which a client of the HTTP endpoint may ask for beside `model`; none: it gets `model`, whichever it asks for.
+    pub models: Vec<String>,
     /// Where the key comes from; none: a server that wants none.
     #[serde(skip)]
     pub api_key: Option<Source>,
@@ -123,6 +125,14 @@ pub struct Llm {
     pub runtime_timeout: Duration,
 }
 
+impl Llm {
+    /// The models that a client of the HTTP endpoint may ask for, the default first.
+    pub fn offered(&self) -> impl Iterator<Item = &str> {
+        let others = self.models.iter().filter(|other| **other != self.model);
+        std::iter::once(&self.model).chain(others).map(String::as_str)
+    }
+}
+
 /// An MCP server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mcp {
@@ -136,6 +146,8 @@ pub struct Mcp {
     pub auth_token: Option<Source>,
     /// The tools that may be called; none: all.
     pub tools: Option<Vec<String>>,
+    /// Without its tools, a turn fails.
+    pub required: bool,
 }
 
 impl Mcp {

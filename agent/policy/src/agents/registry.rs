@@ -163,7 +163,11 @@ fn llm(section: &LlmSection, registry: &Registry, wrong: &mut Vec<Problem>) -> O
             provider
         }
     };
-    let model = section.model.as_ref().or(base.model.as_ref());
+    let model = |of: &'_ LlmSection| {
+        let first = || of.models.as_ref().and_then(|models| models.value.first().cloned());
+        of.model.as_ref().map(|model| model.value.clone()).or_else(first)
+    };
+    let model = model(section).or_else(|| model(base));
     if model.is_none() {
         wrong.push(missing("model"));
     }
@@ -184,7 +188,8 @@ fn llm(section: &LlmSection, registry: &Registry, wrong: &mut Vec<Problem>) -> O
     Some(Llm {
         name: section.name.clone(),
         provider: provider?,
-        model: model?.value.clone(),
+        model: model?,
+        models: section.models.as_ref().or(base.models.as_ref()).map(|m| m.value.clone()).unwrap_or_default(),
         api_key: api_key.map(|key| key.value.clone()),
         base_url,
         max_tokens: number(&section.max_tokens, &base.max_tokens).unwrap_or(MAX_TOKENS),
@@ -232,6 +237,7 @@ fn mcp(section: &McpSection, registry: &Registry, wrong: &mut Vec<Problem>) -> O
         url: url(address, wrong)?,
         auth_token: section.auth_token.as_ref().or(base.auth_token.as_ref()).map(|t| t.value.clone()),
         tools: section.tools.as_ref().or(base.tools.as_ref()).cloned(),
+        required: section.required.or(base.required).unwrap_or(false),
     })
 }
 

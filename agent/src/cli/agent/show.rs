@@ -46,6 +46,9 @@ pub(super) fn show(args: &ShowArgs) -> anyhow::Result<ExitCode> {
     let llm = &config.llm;
     let mut text = format!("agent      {}\nprofile    {}\n", config.name, config.file.display());
     text += &format!("model      {} ({}, [llm.{}])\n", printable(&llm.model), llm.provider.name(), llm.name);
+    if !llm.models.is_empty() {
+        text += &format!("models     {}\n", printable(&llm.offered().collect::<Vec<_>>().join(", ")));
+    }
     if let Some(url) = &llm.base_url {
         text += &format!("address    {}\n", misplaced::address(url));
     }
@@ -68,7 +71,12 @@ pub(super) fn show(args: &ShowArgs) -> anyhow::Result<ExitCode> {
         };
         let token =
             mcp.auth_token.as_ref().map_or_else(|| "no token".to_owned(), |t| format!("token {}", from(t)));
-        text += &format!("mcp        {} ({}): {tools}; {token}\n", mcp.name, misplaced::address(&mcp.url));
+        let required = if mcp.required { "; required" } else { "" };
+        text += &format!(
+            "mcp        {} ({}): {tools}; {token}{required}\n",
+            mcp.name,
+            misplaced::address(&mcp.url)
+        );
     }
     if config.http.is_some() {
         text += &format!("http       {}\n", owner.http_socket(&config.name).display());
@@ -122,7 +130,7 @@ fn described(config: &AgentConfig, owner: &Owner) -> Value {
         "name": config.name,
         "file": config.file,
         "llm": {
-            "name": llm.name, "provider": llm.provider.name(), "model": llm.model, "max_tokens": llm.max_tokens,
+            "name": llm.name, "provider": llm.provider.name(), "model": llm.model, "models": llm.models, "max_tokens": llm.max_tokens,
             "base_url": llm.base_url.as_ref().map(misplaced::address), "api_key": llm.api_key.as_ref().map(from),
             "options": options, "prompt_cache": llm.prompt_cache, "max_rounds": llm.max_rounds,
             "max_mcp_rounds": llm.max_mcp_rounds, "timeout": llm.timeout.as_secs(),
@@ -130,6 +138,7 @@ fn described(config: &AgentConfig, owner: &Owner) -> Value {
         },
         "mcp": config.mcp.iter().map(|mcp| json!({
             "name": mcp.name, "url": misplaced::address(&mcp.url), "auth_token": mcp.auth_token.as_ref().map(from), "tools": mcp.tools,
+            "required": mcp.required,
         })).collect::<Vec<_>>(),
         "limits": {
             "turns_per_minute": config.limits.turns_per_minute, "tokens_per_day": config.limits.tokens_per_day,

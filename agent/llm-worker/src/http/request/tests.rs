@@ -128,12 +128,96 @@ fn a_request_of_too_many_values_is_not_read() {
 }
 
 #[test]
+fn a_budget_for_thinking_stays_below_the_most_tokens() {
+    let of = |most: u32, body: Value| {
+        let llm = Llm { max_tokens: most, ..llm(ProviderKind::Anthropic) };
+        let done = rewrite(&llm, Route::Complete, body.to_string().as_bytes())?;
+        let sent: Value = serde_json::from_slice(&done.body).unwrap();
+        Ok::<_, String>((sent["max_tokens"].clone(), sent["thinking"].clone()))
+    };
+    let thinking = |budget: Value| json!({ "type": "enabled", "budget_tokens": budget, "display": "x" });
+    let asked = |max: u64, budget: u64| json!({ "max_tokens": max, "thinking": thinking(json!(budget)) });
+    assert_eq!(of(8192, asked(32_000, 31_999)), Ok((json!(8192), thinking(json!(8191)))));
+    assert_eq!(of(8192, asked(8192, 4096)), Ok((json!(8192), thinking(json!(4096)))), "it fits");
+    assert_eq!(of(8192, asked(32_000, 4096)), Ok((json!(8192), thinking(json!(4096)))), "it still fits");
+    assert_eq!(of(1025, asked(32_000, 31_999)), Ok((json!(1025), thinking(json!(1024)))));
+    let error = of(1024, asked(32_000, 31_999)).unwrap_err();
+    assert!(error.contains("the profile's max_tokens, 1024, leaves no room"), "{error}");
+    // What was wrong before is the provider's to refuse.
+    for wrong in [
+        asked(8192, 8192),
+        asked(4000, 5000),
+        json!({ "max_tokens": 9000, "thinking": thinking(json!("9")) }),
+    ] {
+        assert_eq!(of(8192, wrong.clone()).unwrap().1, wrong["thinking"], "{wrong}");
+    }
+    assert_eq!(of(8192, json!({ "thinking": thinking(json!(9000)) })).unwrap().1, thinking(json!(9000)));
+}
+
+#[test]
 fn paths_are_the_providers_own() {
     let (anthropic, openai) = (ProviderKind::Anthropic, ProviderKind::OpenAi);
     assert_eq!(route(anthropic, &Method::POST, "/v1/messages"), Ok(Route::Complete));
     assert_eq!(route(openai, &Method::POST, "/chat/completions"), Ok(Route::Complete));
     assert_eq!(route(openai, &Method::GET, "/v1/models"), Ok(Route::Models));
+    assert_eq!(route(openai, &Method::HEAD, "/models"), Ok(Route::Models));
+    assert_eq!(route(openai, &Method::GET, "/v1/models/a/b"), Ok(Route::Model));
+    for root in ["", "/", "/v1", "/v1/"] {
+        assert_eq!(route(anthropic, &Method::HEAD, root), Ok(Route::Alive), "{root}");
+        assert_eq!(route(anthropic, &Method::GET, root).unwrap_err().0, 405);
+    }
+    assert_eq!(route(openai, &Method::HEAD, "/v1/chat/completions").unwrap_err().0, 405);
+    assert_eq!(route(openai, &Method::POST, "/v1/models/a").unwrap_err().0, 405);
     assert_eq!(route(openai, &Method::POST, "/v1/messages").unwrap_err().0, 404);
     assert_eq!(route(anthropic, &Method::GET, "/v1/messages").unwrap_err().0, 405);
     assert_eq!(route(anthropic, &Method::POST, "/v1/files").unwrap_err().0, 404);
+}
+
+#[test]
+fn a_model_is_the_profile_s_or_refused_by_name() {
+    let one = Llm { model: "maker/one-1".into(), ..llm(ProviderKind::OpenAi) };
+    for path in ["/v1/models/maker/one-1", "/models/maker%2Fone-1"] {
+        assert_eq!(model(&one, path).unwrap()["id"], "maker/one-1", "{path}");
+    }
+    for path in ["/v1/models/maker/one", "/v1/models/", "/models/maker%2Fone-1/x", "/v1/models/%ff"] {
+        let (status, why) = model(&one, path).unwrap_err();
+        assert!(status == 404 && why.contains("has \"maker/one-1\", and no model"), "{why}");
+    }
+}
+
+#[test]
+fn a_client_chooses_among_the_models_that_the_profile_lists() {
+    for &kind in ProviderKind::ALL {
+        let several =
+            Llm { models: vec!["small".into(), "large".into()], model: "large".into(), ..llm(kind) };
+        let of = |llm: &Llm, body: Value| {
+            let done = rewrite(llm, Route::Complete, body.to_string().as_bytes())?;
+            Ok::<_, String>(serde_json::from_slice::<Value>(&done.body).unwrap()["model"].clone())
+        };
+        for (asked, sent) in [
+            (json!({ "model": "small" }), "small"),
+            (json!({ "model": "large" }), "large"),
+            (json!({}), "large"),
+        ] {
+            assert_eq!(of(&several, asked.clone()), Ok(json!(sent)), "{asked}");
+        }
+        for other in [json!("Small"), json!("small "), json!(""), json!("x".repeat(10_000))] {
+            let why = of(&several, json!({ "model": other })).unwrap_err();
+            assert!(why.len() < 300 && why.contains("has \"large\", \"small\", and no model"), "{why}");
+        }
+        for odd in [json!(null), json!(["small"]), json!(1)] {
+            assert_eq!(of(&several, json!({ "model": odd })).unwrap_err(), "model is to be a text", "{odd}");
+        }
+        // The last one counts, and goes out alone; another name of it is none.
+        let twice = br#"{"model":"large","model":"small","Model":"large"}"#;
+        let sent = String::from_utf8(rewrite(&several, Route::Complete, twice).unwrap().body).unwrap();
+        assert!(sent.contains(r#""model":"small""#) && !sent.contains("large"), "{sent}");
+        assert_eq!(
+            of(&llm(kind), json!({ "model": "small" })),
+            Ok(json!("fixed")),
+            "without a list it is replaced"
+        );
+        let listed = protocol(kind).models(&several.offered().collect::<Vec<_>>());
+        assert_eq!((&listed["data"][0]["id"], &listed["data"][1]["id"]), (&json!("large"), &json!("small")));
+    }
 }
