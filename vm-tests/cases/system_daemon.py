@@ -1,5 +1,6 @@
 """Scenes in which the daemon, the auditor, the disk or a profile fails: nothing enforced is loosened."""
 
+import errno
 import json
 import os
 import signal
@@ -146,6 +147,64 @@ def kill_auditor():
     wait_for(lambda: ringfence("events", "--json", "--limit", "1").returncode == 0, "the auditor to answer")
     wait_event(denied(f"{BASE}/deny/later"))
     worker.stop()
+
+
+# Has more descriptors under way between sockets than another process may have open.
+IN_FLIGHT = """
+import array, resource, socket, sys
+most = int(sys.argv[1]) + 1000
+resource.setrlimit(resource.RLIMIT_NOFILE, (2 * most, 2 * most))
+rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [0] * 253))]
+pairs, sent = [], 0
+while sent <= most:
+    pairs.append(socket.socketpair())
+    pairs[-1][0].setblocking(False)
+    try:
+        while sent <= most:
+            pairs[-1][0].sendmsg([b"!"], rights)
+            sent += 253
+    except BlockingIOError:
+        pass
+print("under way", flush=True)
+sys.stdin.read()
+"""
+# Whether a process that is root in name only can send one.
+SENDS = """
+import resource, socket, sys
+most = int(sys.argv[1])
+resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+a, b = socket.socketpair()
+try:
+    socket.send_fds(a, [b"!"], [0])
+    print("sent")
+except OSError as error:
+    print(error.errno)
+"""
+
+
+@scene("system/descriptors-under-way", limit=120)
+def descriptors_under_way():
+    """a container's root who has many descriptors under way keeps no new auditor from being handed its sockets"""
+    core, = role_pids("daemon")
+    with open(f"/proc/{core}/limits") as file:
+        limit = next(line for line in file if line.startswith("Max open files")).split()[3]
+
+    def sends():
+        command = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", "python3", "-c", SENDS, limit]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    assert sends() == "sent"
+    crowd = subprocess.Popen(["python3", "-c", IN_FLIGHT, limit], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        assert crowd.stdout.readline() == "under way\n"
+        assert sends() == str(errno.ETOOMANYREFS), "nobody is kept from anything"
+        old = kill_role("auditor")
+        wait_for(lambda: role_pids("auditor") and not set(role_pids("auditor")) & set(old), "another auditor")
+        wait_for(lambda: ringfence("events", "--json", "--limit", "1").returncode == 0, "the auditor to answer")
+        assert sends() == str(errno.ETOOMANYREFS), "they are not under way any more"
+    finally:
+        crowd.stdin.close()
+        crowd.wait()
 
 
 @scene("system/kill-both", limit=120)

@@ -27,6 +27,10 @@ pub const CORE: &[Keep] = &[
     keep(Capability::CAP_DAC_READ_SEARCH, "resolve a rule's symlinks below directories closed to others"),
     keep(Capability::CAP_SETUID, "start the auditor under its own user"),
     keep(Capability::CAP_SETGID, "start the auditor under its own group"),
+    keep(
+        Capability::CAP_SYS_RESOURCE,
+        "hand over descriptors whatever a container's root, who is the same user, has under way (unix(7), ETOOMANYREFS)",
+    ),
     keep(Capability::CAP_KILL, "end an auditor or a worker that does not end by itself"),
     keep(
         Capability::CAP_CHOWN,

@@ -97,6 +97,12 @@ impl Error {
         )
     }
 
+    /// Whether the question had no answer in the time that it was given.
+    pub fn is_late(&self) -> bool {
+        let Self::Sql { source, .. } = self else { return false };
+        source.sqlite_error_code() == Some(ErrorCode::OperationInterrupted)
+    }
+
     /// Whether trying again later may help: a full disk, a failing or busy one.
     pub fn may_pass(&self) -> bool {
         let (Self::Open { source, .. } | Self::Sql { source, .. }) = self else { return false };

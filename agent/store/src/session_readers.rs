@@ -116,7 +116,14 @@ mod tests {
             let text = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 100000) SELECT max(i) FROM n";
             reader.connection().query_row(text, [], |row| row.get::<_, i64>(0)).map_err(crate::sql("count"))
         };
-        assert!(readers.ask_within(Duration::ZERO, long).is_err(), "it has no time");
+        assert!(
+            readers.ask_within(Duration::ZERO, long).is_err_and(|error| error.is_late()),
+            "it has no time"
+        );
+        let odd = |reader: &SessionReader| {
+            reader.connection().execute_batch("SELECT nothing").map_err(crate::sql("count"))
+        };
+        assert!(readers.ask_within(Duration::from_secs(600), odd).is_err_and(|error| !error.is_late()));
         assert_eq!(readers.ask(long).expect("it has all the time"), 100_000);
         assert_eq!(readers.ask(counted).expect("reads"), 1);
         assert_eq!(readers.idle.lock().expect("unlocked").len(), 1, "each used the same");

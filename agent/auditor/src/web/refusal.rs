@@ -24,6 +24,10 @@ impl Refusal {
 
 impl From<store::Error> for Refusal {
     fn from(error: store::Error) -> Self {
+        if error.is_late() {
+            let why = "The audit store has much to do, and had no answer within the time allowed; try again.";
+            return Self::new(StatusCode::SERVICE_UNAVAILABLE, why);
+        }
         Self::new(
             StatusCode::INTERNAL_SERVER_ERROR,
             format!("The audit store cannot answer: {}.", chain(&error)),
