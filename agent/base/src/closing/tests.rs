@@ -1,3 +1,5 @@
+//! Tests of the end of connections that nobody read.
+
 use super::*;
 use ringfence_test_support::sockets;
 use std::{
