@@ -7,6 +7,7 @@ use anyhow::{Context, Result, bail};
 use std::fs;
 use std::io::{BufReader, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -66,8 +67,10 @@ impl Guest {
             UnixListener::bind(&socket).with_context(|| format!("cannot listen at {}", socket.display()))?;
         let log = fs::File::create(folder.path().join("qemu.log")).context("cannot create qemu's log")?;
         // setpriv: a guest whose caller is killed must not go on. The link counts from the thread that spawns.
+        // A group of its own: what the kernel or a terminal tells a whole group is not for it.
         let mut command = Command::new("setpriv");
         command
+            .process_group(0)
             .args(["--pdeathsig", "KILL", "--", "qemu-system-x86_64"])
             .args(arguments(machine, folder.path()));
         let errors = log.try_clone().context("cannot share qemu's log")?;

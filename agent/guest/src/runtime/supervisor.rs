@@ -105,6 +105,9 @@ impl Pipes {
 
 /// The body of a call's process.
 pub(super) fn supervise(pipes: Pipes, work: Work, dir: &Path) -> u8 {
+    // A tool may stop it. In a group whose parents are gone, the kernel hangs up all processes once one of them is stopped: the
+    // runtime's is no such one then.
+    let _ = process::setpgid(None, None);
     u8::from(run(pipes, work, dir).is_err())
 }
 
