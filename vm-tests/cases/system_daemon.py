@@ -149,7 +149,7 @@ def kill_auditor():
     worker.stop()
 
 
-# Has more descriptors under way between sockets than another process may have open.
+# Has more descriptors in flight between sockets than another process may have open.
 IN_FLIGHT = """
 import array, resource, socket, sys
 most = int(sys.argv[1]) + 1000
@@ -165,7 +165,7 @@ while sent <= most:
             sent += 253
     except BlockingIOError:
         pass
-print("under way", flush=True)
+print("in flight", flush=True)
 sys.stdin.read()
 """
 # Whether a process that is root in name only can send one.
@@ -182,9 +182,9 @@ except OSError as error:
 """
 
 
-@scene("system/descriptors-under-way", limit=120)
-def descriptors_under_way():
-    """a container's root who has many descriptors under way keeps no new auditor from being handed its sockets"""
+@scene("system/descriptors-in-flight", limit=120)
+def descriptors_in_flight():
+    """a container's root who has many descriptors in flight keeps no new auditor from being handed its sockets"""
     core, = role_pids("daemon")
     with open(f"/proc/{core}/limits") as file:
         limit = next(line for line in file if line.startswith("Max open files")).split()[3]
@@ -196,12 +196,12 @@ def descriptors_under_way():
     assert sends() == "sent"
     crowd = subprocess.Popen(["python3", "-c", IN_FLIGHT, limit], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
-        assert crowd.stdout.readline() == "under way\n"
+        assert crowd.stdout.readline() == "in flight\n"
         assert sends() == str(errno.ETOOMANYREFS), "nobody is kept from anything"
         old = kill_role("auditor")
         wait_for(lambda: role_pids("auditor") and not set(role_pids("auditor")) & set(old), "another auditor")
         wait_for(lambda: ringfence("events", "--json", "--limit", "1").returncode == 0, "the auditor to answer")
-        assert sends() == str(errno.ETOOMANYREFS), "they are not under way any more"
+        assert sends() == str(errno.ETOOMANYREFS), "they are not in flight any more"
     finally:
         crowd.stdin.close()
         crowd.wait()

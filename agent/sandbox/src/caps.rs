@@ -29,7 +29,7 @@ pub const CORE: &[Keep] = &[
     keep(Capability::CAP_SETGID, "start the auditor under its own group"),
     keep(
         Capability::CAP_SYS_RESOURCE,
-        "hand over descriptors whatever a container's root, who is the same user, has under way (unix(7), ETOOMANYREFS)",
+        "pass descriptors however many a container's root, who is the same user, has in flight (unix(7), ETOOMANYREFS)",
     ),
     keep(Capability::CAP_KILL, "end an auditor or a worker that does not end by itself"),
     keep(

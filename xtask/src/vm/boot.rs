@@ -67,7 +67,7 @@ impl Guest {
             UnixListener::bind(&socket).with_context(|| format!("cannot listen at {}", socket.display()))?;
         let log = fs::File::create(folder.path().join("qemu.log")).context("cannot create qemu's log")?;
         // setpriv: a guest whose caller is killed must not go on. The link counts from the thread that spawns.
-        // A group of its own: what the kernel or a terminal tells a whole group is not for it.
+        // A process group of its own: a SIGHUP to ours would end it.
         let mut command = Command::new("setpriv");
         command
             .process_group(0)

@@ -25,7 +25,7 @@ impl Refusal {
 impl From<store::Error> for Refusal {
     fn from(error: store::Error) -> Self {
         if error.is_late() {
-            let why = "The audit store has much to do, and had no answer within the time allowed; try again.";
+            let why = "The audit store is busy and did not answer in time; try again.";
             return Self::new(StatusCode::SERVICE_UNAVAILABLE, why);
         }
         Self::new(

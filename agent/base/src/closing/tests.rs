@@ -1,7 +1,7 @@
 //! Tests of the end of connections that nobody read.
 
 use super::*;
-use ringfence_test_support::sockets;
+use ringfence_test_support::{sockets, wait::wait_until};
 use std::{
     io::{Read, Write},
     net::{TcpListener, TcpStream},
@@ -23,14 +23,6 @@ fn threads(name: &str) -> usize {
     names.filter(|one| one.trim() == name).count()
 }
 
-fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let begun = Instant::now();
-    while !holds() {
-        assert!(begun.elapsed() < Duration::from_secs(120), "{what}: not within two minutes");
-        thread::sleep(Duration::from_millis(10));
-    }
-}
-
 /// What is sent, the peer of the TCP socket in it, and how: the connection is over at once, no thread waits in its end, and
 /// the socket is closed.
 fn is_over(sent: impl AsFd, mut peer: TcpStream, flags: SendFlags) {
@@ -47,7 +39,7 @@ fn is_over(sent: impl AsFd, mut peer: TcpStream, flags: SendFlags) {
     assert!(a.write_all(b"more").is_err());
     // Its end, or that not all was read.
     assert!(!matches!(a.read(&mut [0]), Ok(1..)));
-    until("only the first of the threads is left", || threads("closing") == 1);
+    wait_until("only the first of the threads is left", || threads("closing") == 1);
     peer.set_read_timeout(Some(Duration::from_secs(120))).unwrap();
     io::copy(&mut peer, &mut io::sink()).unwrap();
 }
@@ -64,7 +56,8 @@ fn however_many_nobody_read_few_threads_end_them() {
         assert!(send(&a, &socket, SendFlags::empty()));
         drop((socket, a));
         discard(b);
-        assert!(threads("closing") <= 1 + MOST_ENDING);
+        // Another test has an ender of its own, and one a thread that waits.
+        assert!(threads("closing") <= 2 * (1 + MOST_ENDING) + 1);
     }
     for mut peer in peers {
         peer.set_read_timeout(Some(Duration::from_secs(120))).unwrap();
@@ -106,7 +99,7 @@ fn no_more_threads_end_at_once_than_there_is_room_for() {
     assert!(!one.has_room() && one.threads.len() == MOST_ENDING);
     drop(go);
     waiting.join().unwrap();
-    until("it has ended", || !is_ours(waiting_id));
+    wait_until("it has ended", || !is_ours(waiting_id));
     assert!(one.has_room() && one.threads.is_empty());
     // Numbers that are another process's by now.
     let mut other = Command::new("sleep").arg("600").spawn().unwrap();
@@ -127,7 +120,7 @@ fn one_for_which_there_is_no_room_is_given_back() {
     ending.most_parked = 1;
     thread::spawn(move || ending.run());
     let mut left = Some(given);
-    until("there is room", || match ender.give(left.take().unwrap()) {
+    wait_until("there is room", || match ender.give(left.take().unwrap()) {
         Ok(()) => true,
         Err(given) => {
             left = Some(given);

@@ -105,8 +105,8 @@ impl Pipes {
 
 /// The body of a call's process.
 pub(super) fn supervise(pipes: Pipes, work: Work, dir: &Path) -> u8 {
-    // A tool may stop it. In a group whose parents are gone, the kernel hangs up all processes once one of them is stopped: the
-    // runtime's is no such one then.
+    // A tool may stop this process. The kernel sends SIGHUP to an orphaned process group that has a stopped process in it:
+    // that must not be the runtime's group.
     let _ = process::setpgid(None, None);
     u8::from(run(pipes, work, dir).is_err())
 }

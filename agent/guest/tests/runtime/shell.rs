@@ -248,7 +248,7 @@ fn a_tool_that_kills_its_supervisor_is_an_error_and_no_more() {
     assert!(said.contains("was killed by something else") && is_error, "{said}");
     let pid = pid_in(&scene.work().join("pid"));
     eventually("the shell's end", || (!runs(pid)).then_some(()));
-    // It is alone in its group: the kernel may hang up the whole group of one that is stopped.
+    // It is alone in its process group: the kernel may send SIGHUP to the whole group of a stopped process.
     assert_eq!(daemon.bash("[ $(cut -d' ' -f5 /proc/$PPID/stat) = $PPID ] && echo alone").0, "alone\n");
     // A supervisor that is stopped cannot end its tree: it is ended itself, and its group.
     let is_ended = |seconds: u32| {

@@ -63,16 +63,19 @@ pub(super) async fn answer(state: &Arc<State>, gate: Option<&Gate>, request: Req
         Ok(route) => route,
         Err((status, why)) => return refuse_unread(&shared, status, &why, request).await,
     };
-    let said = match route {
-        Route::Models => protocol(kind).models(&shared.config.llm.offered().collect::<Vec<_>>()).to_string(),
-        Route::Model => match request::model(&shared.config.llm, request.uri().path()) {
-            Ok(model) => model.to_string(),
+    let llm = &shared.config.llm;
+    let json = |body: Body| respond(StatusCode::OK, &HeaderMap::new(), relay::JSON, body);
+    match route {
+        Route::Complete | Route::CountTokens => {}
+        Route::Alive => return json(Body::empty()),
+        Route::Models => {
+            let models = protocol(kind).models(&llm.offered().collect::<Vec<_>>());
+            return json(Body::from(models.to_string()));
+        }
+        Route::Model => match request::model(llm, request.uri().path()) {
+            Ok(model) => return json(Body::from(model.to_string())),
             Err((status, why)) => return refuse_unread(&shared, status, &why, request).await,
         },
-        Route::Alive | Route::Complete | Route::CountTokens => String::new(),
-    };
-    if !matches!(route, Route::Complete | Route::CountTokens) {
-        return respond(StatusCode::OK, &HeaderMap::new(), relay::JSON, Body::from(said));
     }
     // As it is on record: of what is sent on nothing goes by it.
     let path = request.uri().path().trim_end_matches('/').to_owned();
@@ -216,7 +219,7 @@ fn is_stream(headers: &HeaderMap) -> bool {
     form.trim().eq_ignore_ascii_case("text/event-stream")
 }
 
-/// One that was refused before it was passed on.
+/// A call that was refused before it was passed on: a failed turn, if it is a turn.
 fn failed(state: &State, route: Route) {
     if route != Route::Complete {
         return;

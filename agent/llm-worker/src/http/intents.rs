@@ -229,8 +229,8 @@ pub(crate) struct ToolResult {
 struct LatestMessages {
     /// Those behind the model's last answer.
     results: Vec<ToolResult>,
-    /// The user's last message that is no result, without what the client reminds its model of. Nothing, where there is none to be read: what the model wants called is
-    /// on record whatever it was asked.
+    /// The user's last message that is no result, without what the client reminds its model of. Nothing, where there is none
+    /// to be read: what the model wants called is on record whatever it was asked.
     asked: Vec<Block>,
     /// What that is known by.
     number: u64,

@@ -189,7 +189,7 @@ impl Server {
                 }
                 let pause = away.as_ref().map_or(FIRST_PAUSE, |before| before.again.1 * 2);
                 // One that hangs is asked rarely from the first time on.
-                let pause = pause.max(10 * begun.elapsed()).min(LONGEST_PAUSE);
+                let pause = pause.min(LONGEST_PAUSE).max(10 * begun.elapsed());
                 *away = Some(Away { why, again: (Instant::now() + pause, pause) });
                 Ok(None)
             }
