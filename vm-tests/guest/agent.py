@@ -215,7 +215,14 @@ def reap_nothing_and_wait_for_bye(port):
                 return
 
 
+def quiet_console():
+    """Until here the kernel says all on the console, to show where it hangs; from here on what is at least an error."""
+    with open("/proc/sys/kernel/printk", "w", encoding="ascii") as file:
+        file.write("4")
+
+
 def main():
+    quiet_console()
     with open(f"{HERE}/job.json", encoding="utf-8") as file:
         job = json.load(file)
     port = Port(find_port())

@@ -5,7 +5,7 @@ use crate::report::tail;
 use crate::setup::{Kernel, Lock};
 use anyhow::{Context, Result, bail};
 use std::fs;
-use std::io::{BufReader, Write};
+use std::io::{BufRead as _, BufReader, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
@@ -15,6 +15,16 @@ use tempfile::TempDir;
 
 /// How long a guest may take from power on until the command starts. A quiet machine needs 10 to 20 seconds, most of them for the verifier.
 const BOOT: Duration = Duration::from_secs(1200);
+
+/// How long of that the kernel may take until its first process. A quiet machine needs 2 seconds, one busy with compiling 20; an
+/// emulated kernel that hangs in between does so once in some hundred boots.
+const KERNEL: Duration = Duration::from_secs(300);
+
+/// What the kernel says on its console when it starts its first process, and never before.
+const FIRST_PROCESS: &str = "as init process";
+
+/// What an error says of a guest whose kernel took longer than [`KERNEL`].
+pub(super) const HUNG_BARE: &str = "the guest's kernel never started its first process";
 
 /// All that qemu emulates but what is slow in software: with `erms` the guest's kernel copies and clears memory byte by byte, which
 /// takes six times as long as by words, and what glibc does by AVX2 costs more than the same by SSE2.
@@ -87,7 +97,7 @@ impl Guest {
         };
         let frames = BufReader::new(port.try_clone().context("cannot share the guest's port")?);
         let mut guest = Guest { qemu, folder, port, frames };
-        guest.port.set_read_timeout(Some(BOOT)).context("cannot set a timeout")?;
+        guest.wait_for_first_word()?;
         match guest.next() {
             Ok(FromGuest::Ready) => {}
             Ok(FromGuest::Failed(why)) => {
@@ -98,6 +108,17 @@ impl Guest {
         }
         guest.port.set_read_timeout(None).context("cannot clear a timeout")?;
         Ok(guest)
+    }
+
+    /// Waits until the guest's agent says something, or its port ends. The caller's next read waits no longer than [`BOOT`].
+    fn wait_for_first_word(&mut self) -> Result<()> {
+        self.port.set_read_timeout(Some(KERNEL)).context("cannot set a timeout")?;
+        // `fill_buf` takes nothing: the frame is whole for whoever reads it.
+        let silent = self.frames.fill_buf().is_err();
+        if silent && !self.console_text().contains(FIRST_PROCESS) {
+            bail!("{HUNG_BARE} in {} s\n{}", KERNEL.as_secs(), self.console());
+        }
+        self.port.set_read_timeout(Some(BOOT)).context("cannot set a timeout")
     }
 
     /// The next thing that the guest says. A guest that went away is an error with the end of its console.
@@ -156,10 +177,14 @@ impl Guest {
         "qemu still runs".to_owned()
     }
 
+    fn console_text(&self) -> String {
+        let bytes = fs::read(self.folder.path().join("console")).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).replace('\r', "")
+    }
+
     /// The end of the console, as an error shows it.
     fn console(&self) -> String {
-        let bytes = fs::read(self.folder.path().join("console")).unwrap_or_default();
-        let text = String::from_utf8_lossy(&bytes).replace('\r', "");
+        let text = self.console_text();
         if text.trim().is_empty() {
             return "its console is empty".to_owned();
         }
@@ -218,8 +243,8 @@ fn arguments(machine: &Machine<'_>, folder: &Path) -> Vec<String> {
         "-no-user-config",
     ]);
     add(&["-kernel", &machine.kernel.vmlinuz().to_string_lossy()]);
-    let line =
-        "console=ttyS0 panic=-1 quiet root=/dev/nvme0n1 rootfstype=ext4 rw init=/sbin/ringfence-guest-init";
+    // Not `quiet`: a kernel that hangs says where, and one that starts its first process says so. The agent makes it quiet then.
+    let line = "console=ttyS0 panic=-1 root=/dev/nvme0n1 rootfstype=ext4 rw init=/sbin/ringfence-guest-init";
     // On a busy host the guest's timer can seem dead for the moment that the kernel tests it in, and it panics.
     let timer = if machine.icount { "" } else { "no_timer_check" };
     // Nor is a processor that the host did not run for half a minute stuck: the kernel's watchdogs are as slow as they can be.

@@ -120,15 +120,7 @@ fn converse(mut guest: Guest, on_terminal: bool) -> Result<u32> {
 /// # Errors
 /// The guest died, said nothing for `silence`, or did not come up. A command that fails is a status, not an error.
 pub(crate) fn lines(job: &Job, silence: Duration, mut line: impl FnMut(&str)) -> Result<u32> {
-    let mut guest = match job.start() {
-        Err(error) if died_bare(&format!("{error:#}")) => {
-            crate::report::say(&format!(
-                "notice: the emulated kernel crashed before anything of ours was in it; once more\n{error:#}"
-            ));
-            job.start()?
-        }
-        started => started?,
-    };
+    let mut guest = start(job)?;
     guest.set_patience(Some(silence))?;
     let mut partial = Vec::new();
     loop {
@@ -154,11 +146,26 @@ pub(crate) fn lines(job: &Job, silence: Duration, mut line: impl FnMut(&str)) ->
     }
 }
 
-/// Whether a guest's kernel crashed while it had no module yet. The guest's init loads the first ones before it unpacks the
-/// payload: whatever crashed, of Ringfence nothing was there.
-fn died_bare(error: &str) -> bool {
-    let none = |line: &str| line.trim_end().ends_with("Modules linked in:");
-    error.contains("Kernel panic - not syncing: Fatal exception") && error.lines().any(none)
+/// Boots for a job, and again while the emulated kernel fails on its own, three times at most.
+fn start(job: &Job) -> Result<Guest> {
+    for _ in 1..3 {
+        match job.start() {
+            Err(error) if failed_bare(&format!("{error:#}")) => crate::report::say(&format!(
+                "notice: the emulated kernel failed before anything of ours was in it; once more\n{error:#}"
+            )),
+            started => return started,
+        }
+    }
+    job.start()
+}
+
+/// Whether a guest's kernel hung before its first process, or crashed while it had no module yet. The guest's init loads the
+/// first ones before it unpacks the payload: whatever failed, of Ringfence nothing was there.
+fn failed_bare(error: &str) -> bool {
+    let no_module = |line: &str| line.trim_end().ends_with("Modules linked in:");
+    let crashed =
+        error.contains("Kernel panic - not syncing: Fatal exception") && error.lines().any(no_module);
+    crashed || error.contains(boot::HUNG_BARE)
 }
 
 fn forward_stdin(writer: &Mutex<UnixStream>) {
@@ -182,15 +189,16 @@ fn write_all(to: &mut impl Write, bytes: &[u8]) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::died_bare;
+    use super::{boot, failed_bare};
 
     #[test]
-    fn only_a_crash_before_the_first_module_is_forgiven() {
+    fn only_a_kernel_without_anything_of_ours_may_fail() {
         let crash = "the guest went away before its command ended\n[    1.1] Modules linked in:\n[    1.1] CR2: ff2d\n\
                      [    1.2] Kernel panic - not syncing: Fatal exception in interrupt\n";
-        assert!(died_bare(crash));
-        assert!(!died_bare(&crash.replace("linked in:", "linked in: virtio_console virtio_blk")));
-        assert!(!died_bare(&crash.replace("Fatal exception in interrupt", "VFS: Unable to mount root fs")));
-        assert!(!died_bare("the guest said nothing for too long\n[    1.1] Modules linked in:"));
+        assert!(failed_bare(crash));
+        assert!(!failed_bare(&crash.replace("linked in:", "linked in: virtio_console virtio_blk")));
+        assert!(!failed_bare(&crash.replace("Fatal exception in interrupt", "VFS: Unable to mount root fs")));
+        assert!(!failed_bare("the guest said nothing for too long\n[    1.1] Modules linked in:"));
+        assert!(failed_bare(&format!("{} in 300 s\nits console is empty", boot::HUNG_BARE)));
     }
 }
