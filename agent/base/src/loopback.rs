@@ -1,4 +1,4 @@
-//! A listening socket on loopback: the asked port, the next ones, any.
+//! A listening socket on loopback: the asked port, the next ones, any; or an address of its own.
 
 use std::{
     io,
@@ -18,7 +18,11 @@ const WAITING: i32 = 1 << 14;
 /// # Errors
 /// As listen(2).
 pub fn listen(port: u16) -> io::Result<TcpListener> {
-    let listener = TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, port)))?;
+    listen_at((Ipv4Addr::LOCALHOST, port).into())
+}
+
+fn listen_at(address: SocketAddr) -> io::Result<TcpListener> {
+    let listener = TcpListener::bind(address)?;
     rustix::net::listen(&listener, WAITING)?;
     Ok(listener)
 }
@@ -42,10 +46,42 @@ pub fn bind(port: u16) -> io::Result<TcpListener> {
     Err(last)
 }
 
+/// The first two bytes of the addresses that [`listen_for_run`] takes one of, 127.82.0.0/16, and its port there. A profile grants
+/// them as a whole: each listener has a token of its own, and nothing else listens at this port, unless it does at every address.
+const RUNS: [u8; 2] = [127, 82];
+/// See [`RUNS`].
+pub const RUN_PORT: u16 = 4180;
+
+/// Listens at an address of this process's own.
+///
+/// # Errors
+/// As listen(2), where every address is taken.
+pub fn listen_for_run() -> io::Result<TcpListener> {
+    let first = std::process::id() as u16;
+    let mut last = io::Error::from(io::ErrorKind::AddrInUse);
+    for number in (0..=u16::MAX).map(|next| first.wrapping_add(next)) {
+        let [high, low] = number.to_be_bytes();
+        match listen_at((Ipv4Addr::new(RUNS[0], RUNS[1], high, low), RUN_PORT).into()) {
+            Ok(listener) => return Ok(listener),
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => last = error,
+            Err(error) => return Err(error),
+        }
+    }
+    Err(last)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::{net::TcpStream, time::Duration};
+
+    #[test]
+    fn each_run_has_an_address_of_its_own() {
+        let (one, other) = (listen_for_run().unwrap(), listen_for_run().unwrap());
+        let (one, other) = (one.local_addr().unwrap(), other.local_addr().unwrap());
+        assert!(one.ip() != other.ip() && one.port() == other.port());
+        assert!(one.to_string().starts_with("127.82.") && one.port() == RUN_PORT);
+    }
 
     #[test]
     fn a_crowd_that_waits_leaves_room_for_the_next() {

@@ -5,6 +5,8 @@
 // Where nobody reads standard output any more (`| head`), `println!` panics.
 #![cfg_attr(not(test), deny(clippy::print_stdout))]
 
+mod login;
+
 use nix::libc;
 use ringfence_redact::misplaced::{Name, shown};
 use std::{
@@ -114,6 +116,15 @@ pub enum Source {
     Credential(String),
     /// `api_key_command`: what a command prints.
     Command(Vec<String>),
+    /// Of a kit: a file of JSON in which an agent keeps what its user logged in with.
+    Login {
+        /// The file, that only its owner can read.
+        path: PathBuf,
+        /// The credential's place, as a JSON pointer.
+        at: String,
+        /// That of the time when it expires, in milliseconds since 1970.
+        expires: Option<String>,
+    },
 }
 
 /// Why a credential cannot be had. Never says what it is.
@@ -170,6 +181,17 @@ pub enum Error {
     /// The command failed.
     #[error("{0} failed ({1})")]
     Failed(String, ExitStatus),
+    /// A login file without a credential where one is looked for.
+    #[error("{} has no credential at {at}", shown(&.path.display().to_string()))]
+    NoLogin {
+        /// The file.
+        path: PathBuf,
+        /// The place in it.
+        at: String,
+    },
+    /// A login that is over.
+    #[error("the login in {} expired; start the agent once without Ringfence, and it is renewed", shown(&.0.display().to_string()))]
+    Expired(PathBuf),
     /// The command takes too long.
     #[error("{0} printed no credential within 30 seconds")]
     TimedOut(String),
@@ -193,6 +215,7 @@ impl Source {
             Self::File(path) => file(path),
             Self::Credential(name) => file(&credential(name)?),
             Self::Command(words) => COMMAND_RUNNER.get().map_or(command as Run, |run| *run)(words),
+            Self::Login { path, at, expires } => login::read(path, at, expires.as_deref()),
         }
     }
 }
@@ -203,6 +226,7 @@ impl Source {
         match self {
             Self::File(path) => Some(path.clone()),
             Self::Credential(name) => credential(name).ok(),
+            Self::Login { path, .. } => Some(path.clone()),
             Self::Value(_) | Self::Env(_) | Self::Command(_) => None,
         }
     }
@@ -216,7 +240,7 @@ impl Source {
             Self::Value(secret) => secret.pipe(),
             Self::File(path) => Ok(open(path)?.into()),
             Self::Credential(name) => Ok(open(&credential(name)?)?.into()),
-            Self::Env(_) | Self::Command(_) => Err(Error::NotAllowed),
+            Self::Env(_) | Self::Command(_) | Self::Login { .. } => Err(Error::NotAllowed),
         }
     }
 }

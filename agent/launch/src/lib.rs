@@ -85,6 +85,8 @@ const DEFAULT_PROFILE: &str = "shell";
 pub struct Request {
     /// Profile name or path; `None`: `shell`, if it is installed.
     pub profile: Option<String>,
+    /// The profile itself, where it was loaded already: in place of the name.
+    pub loaded: Option<Box<Profile>>,
     /// The user to become first.
     pub user: Option<String>,
     /// Directory to start in, and what `${WORKDIR}` in the profile is; `None`: the current one.
@@ -133,7 +135,10 @@ pub fn start(request: &Request, streams: Streams) -> Result<Started, Error> {
         return Err(Error::Platform(sentence));
     }
     let dirs = Dirs::from_env();
-    let profile = load_profile(request.profile.as_deref(), &dirs)?;
+    let profile = match &request.loaded {
+        Some(loaded) => Profile::clone(loaded),
+        None => load_profile(request.profile.as_deref(), &dirs)?,
+    };
     let identity = request.user.as_deref().map(Identity::named).transpose()?;
     let profile = match &identity {
         Some(identity) => profile.at_home(profile::home::of(identity.uid.as_raw()).as_deref()),
@@ -223,7 +228,10 @@ impl Started {
     }
 
     /// Stands in for the command until it ends; its exit status as a shell has it.
-    fn wait(self) -> Result<u8, Error> {
+    ///
+    /// # Errors
+    /// It cannot be waited for.
+    pub fn wait(self) -> Result<u8, Error> {
         let status = self.signals.wait(&self.child, Some(&self.job))?;
         self.leave();
         Ok(status)
@@ -460,7 +468,8 @@ impl Launch<'_> {
         dirs: &Dirs,
     ) -> Result<ringfence_wire::message::Enrolled, ClientError> {
         // By name where the core finds the same file by it; else by path, which the core takes from root alone.
-        let by_name = self.profile.file.parent() == Some(dirs.system.as_path());
+        let by_name = self.profile.file.parent() == Some(dirs.system.as_path())
+            || profile::built_in::has(&self.profile.file);
         let file = self.profile.file.to_string_lossy();
         let profile = if by_name { self.profile.name.as_str() } else { file.as_ref() };
         client::enroll(socket, child.as_fd(), profile, Some(self.workdir), self.request.audit)

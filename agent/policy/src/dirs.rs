@@ -1,5 +1,6 @@
 //! Where profiles are looked for by name.
 
+use super::built_in;
 use super::problem::{At, LoadErrors, Problem, Wrong};
 use std::{
     collections::BTreeSet,
@@ -31,7 +32,8 @@ impl Dirs {
         Self { system: config.join("profiles"), user: None }
     }
 
-    /// The file of a name, or the path itself (a text with a slash, or one that ends in `.toml`).
+    /// The file of a name, or the path itself (a text with a slash, or one that ends in `.toml`). A name that no directory has
+    /// may be that of a profile in the binary.
     ///
     /// # Errors
     /// The name is not valid, or no directory has such a profile.
@@ -48,7 +50,7 @@ impl Dirs {
             .iter()
             .map(|dir| dir.join(format!("{name_or_path}.toml")))
             .find(|f| f.symlink_metadata().is_ok());
-        found.ok_or_else(|| {
+        found.or_else(|| built_in::file(name_or_path)).ok_or_else(|| {
             let wrong = Wrong::NotFound { name: name_or_path.to_owned(), dirs, known: self.names() };
             Problem::new(At::default(), wrong).into()
         })

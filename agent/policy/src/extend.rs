@@ -1,7 +1,7 @@
 //! The chain of `extends`, from a file to one [`Profile`].
 
 use super::{
-    Denials, Match, Profile, Rules,
+    Denials, Match, Profile, Rules, built_in,
     dirs::is_name,
     home,
     keys::parse,
@@ -77,15 +77,20 @@ impl Chain {
             self.problems.push(Problem::new(at(), what));
             return ProfileTable::default();
         }
-        let (text, provenance) = match read(file) {
-            Ok(read) => read,
-            Err(LoadErrors(why)) => {
-                self.problems.extend(from.map(|at| Problem::new(at, Wrong::Parent)));
-                self.problems.extend(why);
-                return ProfileTable::default();
-            }
+        let text = match built_in::text(file) {
+            Some(text) => text.to_owned(),
+            None => match read(file) {
+                Ok((text, provenance)) => {
+                    self.files.push(provenance);
+                    text
+                }
+                Err(LoadErrors(why)) => {
+                    self.problems.extend(from.map(|at| Problem::new(at, Wrong::Parent)));
+                    self.problems.extend(why);
+                    return ProfileTable::default();
+                }
+            },
         };
-        self.files.push(provenance);
         let parsed = parse(file, &text, |keys| {
             ProfileTable::read(keys, |extends| match self.parent(file, extends) {
                 Some(parent) => self.read(&parent, Some(extends.at.clone())),
@@ -107,9 +112,11 @@ impl Chain {
                 let beside = file.with_file_name(format!("{name}.toml"));
                 let installed = self.installed.join(format!("{name}.toml"));
                 let is_there = |path: &Path| path.symlink_metadata().is_ok();
-                // A profile of the same name that is made out of the installed one is not the one it extends.
-                match is_there(&installed) && installed != file {
-                    true if beside != installed && beside != file && is_there(&beside) => {
+                // A profile of the same name that is made out of another one is not the one it extends.
+                let (is_installed, is_beside) =
+                    (is_there(&installed) && installed != file, is_there(&beside) && beside != file);
+                match (is_installed, is_beside) {
+                    (true, true) if beside != installed => {
                         self.notices.push(format!(
                             "{}:{}: extends: {name:?} is the installed {}, not {}; to extend that, give its absolute path",
                             at.file.display(),
@@ -119,8 +126,9 @@ impl Chain {
                         ));
                         installed
                     }
-                    true => installed,
-                    false => beside,
+                    (true, _) => installed,
+                    (false, true) => beside,
+                    (false, false) => built_in::base(name).unwrap_or(beside),
                 }
             }
             _ => {
@@ -148,6 +156,7 @@ impl Chain {
             socket_owner,
             http,
             http_port,
+            kit,
         } = table;
         problems.extend(missing_axes(&grant));
         let GrantTable { at: grant, named: _, fs_read, fs_write, exec, net, max_calls, valid_for_generation } =
@@ -166,6 +175,7 @@ impl Chain {
             net: whole(net, &mut problems),
         };
         let (kernel, ioctl, socket_options) = kernel.finish();
+        let kit = kit.finish(&mut problems);
         let count = count(&rules, &denials) + ioctl.len() + socket_options.len();
         if count > MAX_RULES {
             problems.push(Problem::new(At::file(file), Wrong::TooManyRules(count, MAX_RULES)));
@@ -205,6 +215,7 @@ impl Chain {
             socket_owner,
             http,
             http_port,
+            kit,
             has_grant: grant.is_some(),
             notices,
             refused,

@@ -4,6 +4,8 @@
 //! |---|---|
 //! | `dirs`, `source` | a name or path to a file's bytes and who could have written them |
 //! | `tables`, `sections` | every table of a profile, and of an agent in it: its keys, documented, read and inherited |
+//! | `kit` | `[kit]`: what `ringfence run` adds for an agent |
+//! | `built_in` | the profiles of known agents, which are in the binary |
 //! | `kernel` | all of `[kernel]`: its keys, the options that they come to, those that the programs look up |
 //! | `keys`, `parse` | the keys of one file, and their values; every mistake with its line |
 //! | `extend` | the chain of `extends` to one [`Profile`] |
@@ -26,6 +28,7 @@
 
 pub mod agents;
 mod base;
+pub mod built_in;
 mod capabilities;
 pub mod casing;
 mod commands;
@@ -38,6 +41,7 @@ pub mod fixed;
 pub mod home;
 mod kernel;
 mod keys;
+pub mod kit;
 mod lead;
 pub mod mounts;
 mod nest;
@@ -174,6 +178,8 @@ pub struct Profile {
     pub http: Option<bool>,
     /// On this port of loopback, too.
     pub http_port: Option<sections::Located<u64>>,
+    /// What `ringfence run` adds for the agent that it is for.
+    pub kit: Option<kit::Kit>,
     /// Whether there is a `[grant]`.
     pub has_grant: bool,
     /// What its author should know but need not change.

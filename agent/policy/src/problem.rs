@@ -114,6 +114,14 @@ pub enum Wrong {
     NotAbsolute,
     #[error("is not the name of an environment variable")]
     NotAVariable,
+    #[error("is not a path below the home directory")]
+    NotBelowHome,
+    #[error("is not a JSON pointer")]
+    NotAPointer,
+    #[error("is no profile of an agent that `ringfence run` serves: it has no [kit]")]
+    NoKit,
+    #[error("is missing: a kit says which protocol its agent speaks")]
+    NoProvider,
     #[error("cannot be set here: it has its own key, or the worker fills it in")]
     Reserved,
     #[error("no [llm.*] section: an agent has exactly one")]
@@ -193,6 +201,10 @@ impl Wrong {
             }
             Self::NoWorkdir(_) => "give one with --workdir".to_owned(),
             Self::NoLlm => "a profile without a model is not an agent's; for an agent add `[llm.NAME]`".to_owned(),
+            Self::NoKit => "extend the profile `agent`, and see docs/coding-agents.md for what a [kit] says".to_owned(),
+            Self::NotBelowHome => "write it as `${HOME}/` and what comes behind, without `..`".to_owned(),
+            Self::NotAPointer => "write the keys on the way, each after a `/`: `/tokens/access`".to_owned(),
+            Self::NoProvider => "add `provider = \"anthropic\"` or another of docs/llm.md".to_owned(),
             Self::NotAbsolute => "write the path from `/` or from `~/`".to_owned(),
             Self::NotAVariable => {
                 "a name has only letters, digits and `_`; if this is the credential itself, move it elsewhere and replace it"

@@ -149,7 +149,9 @@ mod tests {
 
     #[test]
     fn the_loader_reads_the_keys_of_the_schema_and_each_has_its_text() {
-        for table in ["", "match", "grant", "deny", "kernel", "limits", "llm.*", "llm.*.price", "mcp.*"] {
+        for table in
+            ["", "match", "grant", "deny", "kernel", "limits", "llm.*", "llm.*.price", "mcp.*", "kit"]
+        {
             assert_eq!(read(table), keys(table), "{table}");
         }
         assert_eq!(keys("deny"), ["exec", "fs_read", "fs_write", "net"]);
@@ -166,7 +168,7 @@ mod tests {
         for key in keys("") {
             assert!(manual.contains(&format!("`{key}")), "{key}");
         }
-        for table in ["match", "grant", "deny", "kernel", "limits"] {
+        for table in ["match", "grant", "deny", "kernel", "limits", "kit"] {
             for key in keys(table) {
                 assert!(manual.contains(&format!("`{table}.{key}`")), "{table}.{key}");
             }

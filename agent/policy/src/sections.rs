@@ -39,7 +39,7 @@ pub struct LlmSection {
     #[schemars(with = "Option<String>")]
     pub model: Option<Located<String>>,
     /// The models that a client of the HTTP endpoint may ask for, beside `model`; the first is the default where there is none.
-    /// Absent: it gets `model`, whichever it asks for.
+    /// `*` is any. Absent: it gets `model`, whichever it asks for.
     #[schemars(with = "Option<Vec<String>>")]
     pub models: Option<Located<Vec<String>>>,
     /// Where the key comes from.
@@ -254,7 +254,7 @@ impl Parser {
         self.filled(path, value).map(Source::Credential)
     }
 
-    fn filled(&mut self, path: &str, value: &Value<'_>) -> Option<String> {
+    pub(crate) fn filled(&mut self, path: &str, value: &Value<'_>) -> Option<String> {
         let text = self.text(path, value)?;
         if text.trim().is_empty() {
             self.wrong(value.span().start, path, Wrong::EmptyText);
@@ -264,7 +264,7 @@ impl Parser {
     }
 
     /// At least one text, none of them empty.
-    fn names(&mut self, path: &str, value: &Value<'_>) -> Option<Vec<String>> {
+    pub(crate) fn names(&mut self, path: &str, value: &Value<'_>) -> Option<Vec<String>> {
         let listed = value.get_ref().as_array().filter(|listed| !listed.is_empty());
         let Some(listed) = listed else {
             self.mistyped(path, value, "a list of at least one string");
@@ -303,7 +303,7 @@ impl Parser {
     }
 
     /// The name of a variable. The error does not repeat a text that is no name, since it may be the credential itself.
-    fn secret_variable(&mut self, path: &str, value: &Value<'_>) -> Option<Source> {
+    pub(crate) fn secret_variable(&mut self, path: &str, value: &Value<'_>) -> Option<Source> {
         let name = self.filled(path, value)?;
         if !misplaced::is_variable(&name) {
             self.wrong(value.span().start, path, Wrong::NotAVariable);
@@ -312,7 +312,7 @@ impl Parser {
         Some(Source::Env(name))
     }
 
-    fn secret_file(&mut self, path: &str, value: &Value<'_>) -> Option<Source> {
+    pub(crate) fn secret_file(&mut self, path: &str, value: &Value<'_>) -> Option<Source> {
         let text = self.filled(path, value)?;
         match ringfence_base::home::expand(&text) {
             Some(file) if file.is_absolute() => Some(Source::File(file)),

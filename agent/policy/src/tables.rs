@@ -7,6 +7,7 @@ use super::{
     AxisRules, Mode, Rule,
     kernel::KernelTable,
     keys::Keys,
+    kit::KitTable,
     parse::Parser,
     problem::At,
     rule::Listed,
@@ -66,6 +67,9 @@ pub(crate) struct ProfileTable {
     /// With `http = true`: also on this port of loopback, for clients that have the endpoint's token.
     #[schemars(with = "Option<u16>")]
     pub http_port: Option<Located<u64>>,
+    /// What `ringfence run` adds for an agent that is started under the profile. See docs/coding-agents.md.
+    #[schemars(with = "Option<KitTable>")]
+    pub kit: KitTable,
 }
 
 impl ProfileTable {
@@ -73,7 +77,7 @@ impl ProfileTable {
     pub(crate) fn read(keys: &mut Keys<'_>, inherited: impl FnOnce(&Located<String>) -> Self) -> Self {
         let extends = keys.located("extends", Parser::text);
         let parent = extends.as_ref().map(inherited).unwrap_or_default();
-        let grant = keys.place("grant");
+        let (grant, kit) = (keys.place("grant"), keys.place("kit"));
         Self {
             extends,
             description: keys.get("description", Parser::text).or(parent.description),
@@ -89,6 +93,7 @@ impl ProfileTable {
             socket_owner: keys.located("socket_owner", Parser::count).or(parent.socket_owner),
             http: keys.get("http", Parser::flag).or(parent.http),
             http_port: keys.located("http_port", Parser::port).or(parent.http_port),
+            kit: keys.table("kit", |keys| KitTable::read(keys, kit, parent.kit)),
         }
     }
 }

@@ -181,7 +181,7 @@ impl Words {
 impl Command {
     fn run(self) -> anyhow::Result<ExitCode> {
         match self {
-            Self::Run(args) => Ok(run::run(args)),
+            Self::Run(args) => Ok(run::run(&args)),
             Self::Enroll(args) => enroll::run(&args),
             Self::Profile(args) => profile::run(&args),
             Self::Status(args) => status::run(&args),

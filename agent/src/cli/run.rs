@@ -2,8 +2,11 @@
 
 use super::exit::Exit;
 use ringfence_base::error::chain;
+use ringfence_credentials::Source;
+use ringfence_kit::{self as kit, Client, Endpoint, Runner};
 use ringfence_launch::{self as launch, Request, Say, Variable};
-use ringfence_policy::Partial;
+use ringfence_policy::{self as profile, Dirs, Partial, Profile, agents::registry::Given};
+use ringfence_process::job::Streams;
 use std::{
     ffi::OsString,
     io::{self, IsTerminal},
@@ -13,18 +16,24 @@ use std::{
 
 /// Runs a command in a container of its own, under a profile.
 ///
+/// A known agent (`ringfence agent kits` lists them) is run under the profile of its own name, with its model served by this
+/// run: the credential stays on the host.
+///
 /// The exit status is that of the command, or 128+N if signal N ended it; 127 if it was not found, 126 if it could not be
 /// executed, 125 if Ringfence could not confine it.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   ringfence run -- bash
+  ringfence run claude
+  ringfence run codex -- exec 'fix the failing test'
+  ringfence run --base-url https://gateway.example/v1 --api-key-file ~/.keys/gateway claude
   ringfence run --profile coder --workdir ~/src/app -- cargo test
   ringfence run --profile reader --env EDITOR --env MODE=review -- python3 report.py
   sudo ringfence run --profile coder --user builder -- make
   ringfence run --profile ./tight.toml --accept-partial exec,fs_write -- ./tool   # without the daemon")]
 pub(crate) struct Args {
-    /// The profile: a name or a path [default: `shell`, if it is installed].
+    /// The profile: a name or a path [default: that of a known agent; else `shell`, if it is installed].
     #[arg(long, short, value_name = "PROFILE")]
     profile: Option<String>,
     /// Run the command as this user (root only).
@@ -44,6 +53,18 @@ pub(crate) struct Args {
     /// every unix socket that file modes allow; home: allow the home directory as the working directory.
     #[arg(long, value_name = "WHAT,...", value_delimiter = ',')]
     accept_partial: Vec<Partial>,
+    /// For an agent with a kit: the address of its model, in place of the provider's.
+    #[arg(long, value_name = "URL", help_heading = "The agent's model")]
+    base_url: Option<String>,
+    /// For an agent with a kit: the variable that has the credential.
+    #[arg(long, value_name = "NAME", help_heading = "The agent's model", group = "api_key")]
+    api_key_env: Option<String>,
+    /// The file that has it, which only its owner may read.
+    #[arg(long, value_name = "FILE", help_heading = "The agent's model", group = "api_key")]
+    api_key_file: Option<PathBuf>,
+    /// The command that prints it, for /bin/sh.
+    #[arg(long, value_name = "COMMAND", help_heading = "The agent's model", group = "api_key")]
+    api_key_command: Option<String>,
     /// Report what enforces the profile, even if standard error is not a terminal.
     #[arg(long, short)]
     verbose: bool,
@@ -52,24 +73,97 @@ pub(crate) struct Args {
     command: Vec<OsString>,
 }
 
+impl Args {
+    /// What is given of the agent's model.
+    fn given(&self) -> Given {
+        let shell =
+            |line: &String| Source::Command(vec!["/bin/sh".to_owned(), "-c".to_owned(), line.clone()]);
+        let variable = self.api_key_env.clone().map(Source::Env);
+        let file = || self.api_key_file.clone().map(Source::File);
+        let command = || self.api_key_command.as_ref().map(shell);
+        Given { base_url: self.base_url.clone(), credential: variable.or_else(file).or_else(command) }
+    }
+}
+
 /// Runs the command and gives its exit status.
-pub(crate) fn run(args: Args) -> ExitCode {
-    let request = Request {
-        profile: args.profile,
-        user: args.user,
-        workdir: args.workdir,
-        variables: args.env,
-        audit: args.audit,
-        accepted: args.accept_partial,
-        words: args.command,
-        whole_environment: false,
-        say: if args.verbose || io::stderr().is_terminal() { Say::All } else { Say::Closed },
-    };
-    match launch::run(&request) {
+pub(crate) fn run(args: &Args) -> ExitCode {
+    match confined(args) {
         Ok(status) => ExitCode::from(status),
         Err(error) => {
-            eprintln!("ringfence: {}", chain(&error));
+            eprintln!("ringfence: {error}");
             Exit::NotConfined.into()
         }
     }
+}
+
+fn confined(args: &Args) -> Result<u8, String> {
+    let is_watched = args.verbose || io::stderr().is_terminal();
+    let found = profile(args)?;
+    let mut request = Request {
+        profile: None,
+        loaded: found.clone().map(Box::new),
+        user: args.user.clone(),
+        workdir: args.workdir.clone(),
+        variables: args.env.clone(),
+        audit: args.audit,
+        accepted: args.accept_partial.clone(),
+        words: args.command.clone(),
+        whole_environment: false,
+        say: if is_watched { Say::All } else { Say::Closed },
+    };
+    let endpoint = match found.as_ref().and_then(|found| Some((found, found.kit.as_ref()?))) {
+        Some((found, kit)) => Some(with_kit(args, found, kit, &mut request)?),
+        None if args.given() != Given::default() => {
+            return Err(
+                "--base-url and --api-key-... are for agents with a kit, and this command has none; \
+                        `ringfence agent kits` lists them"
+                    .to_owned(),
+            );
+        }
+        None => None,
+    };
+    let started = launch::start(&request, Streams::Own).map_err(|error| chain(&error))?;
+    endpoint.as_ref().inspect(|endpoint| endpoint.watch());
+    let status = started.wait().map_err(|error| chain(&error))?;
+    if let Some(log) = endpoint.and_then(Endpoint::end).filter(|_| is_watched) {
+        eprintln!("ringfence: the calls of its model are on record in {}", log.display());
+    }
+    Ok(status)
+}
+
+/// The profile that is named, or that of an agent that Ringfence knows; none: the default.
+fn profile(args: &Args) -> Result<Option<Profile>, String> {
+    let dirs = Dirs::from_env();
+    match (&args.profile, args.command.first()) {
+        (Some(name), _) => profile::load(name, &dirs).map(Some).map_err(|error| error.to_string()),
+        (None, Some(command)) => kit::find(command, &dirs).map_err(|error| error.to_string()),
+        (None, None) => Ok(None),
+    }
+}
+
+/// Serves the agent's model, and has the request lead the agent there.
+fn with_kit(
+    args: &Args,
+    found: &Profile,
+    kit: &profile::kit::Kit,
+    request: &mut Request,
+) -> Result<Endpoint, String> {
+    let Some(command) = args.command.first() else { return Err("there is no command".to_owned()) };
+    let runner =
+        Runner::named(args.user.as_deref()).ok_or("the user database does not know who is to run it")?;
+    let endpoint = kit::serve(found, kit, args.given()).map_err(|error| chain(&error))?;
+    let client = Client::prepare(&found.name, kit, &endpoint, &runner).map_err(|error| chain(&error))?;
+    if let Some(version) = kit::version(command).filter(|version| !kit.tried.contains(version)) {
+        eprintln!(
+            "ringfence: {} {version} was not tried with this version of Ringfence, which knows {}",
+            found.name,
+            kit.tried.join(", ")
+        );
+    }
+    let mut variables: Vec<Variable> =
+        client.variables.into_iter().map(|(name, value)| Variable::Set(name, value)).collect();
+    variables.append(&mut request.variables);
+    request.variables = variables;
+    request.words.splice(1..1, client.arguments);
+    Ok(endpoint)
 }

@@ -15,7 +15,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use serde::Serialize;
 use serde_json::value::RawValue;
 use std::{
-    ffi::OsStr,
+    ffi::{OsStr, OsString},
     io,
     os::{
         fd::{AsFd, BorrowedFd, OwnedFd},
@@ -42,6 +42,29 @@ const MAX_SENTENCE: usize = 1000;
 /// What a worker has of its supervisor's environment: what its log depends on.
 const PASSED: &[&str] = &["RUST_LOG", "JOURNAL_STREAM"];
 
+/// What a worker of a user's has of that user's environment besides: the way to the internet, and whom to trust there. Nothing else:
+/// what is in it may be another agent's credential.
+const OF_USER: [&str; 10] = [
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "ALL_PROXY",
+    "NO_PROXY",
+    "http_proxy",
+    "https_proxy",
+    "all_proxy",
+    "no_proxy",
+    "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+];
+
+/// The variables that [`spawn`] passes to a worker of a user's.
+pub fn of_user() -> impl Iterator<Item = (&'static str, OsString)> {
+    OF_USER.into_iter().filter_map(|name| Some((name, std::env::var_os(name)?)))
+}
+
+/// What a worker logs unless its supervisor's environment says.
+pub const QUIET: (&str, &str) = ("RUST_LOG", "warn,rmcp=off");
+
 /// Starts this very binary as a worker. `user` is its user and its group, and it has no other; without it, it is ours.
 /// `more`: variables that it has besides.
 ///
@@ -61,8 +84,8 @@ pub fn spawn<K: AsRef<OsStr>, V: AsRef<OsStr>>(
         .stdout(Stdio::null())
         .current_dir("/")
         .env_clear()
-        .envs(PASSED.iter().filter_map(|name| Some((name, std::env::var_os(name)?))))
-        .envs(more);
+        .envs(more)
+        .envs(PASSED.iter().filter_map(|name| Some((name, std::env::var_os(name)?))));
     if let Some(user) = user {
         command.uid(user).gid(user);
     }
@@ -95,7 +118,11 @@ pub fn as_json(config: &impl Serialize) -> Result<Box<RawValue>, String> {
 }
 
 impl<L: AsFd> WorkerSetup<L> {
-    fn hand_over(self, worker: &UnixStream) -> Result<(), FrameError> {
+    /// Tells a worker whom it serves, and hands it what it needs for that.
+    ///
+    /// # Errors
+    /// [`FrameError`]: then it cannot be used.
+    pub fn hand_over(self, worker: &UnixStream) -> Result<(), FrameError> {
         let Self { config, by, credentials, listeners, endpoint: (http, loopback) } = self;
         let start = Start { config, by, credentials: owners_of(&credentials), http, loopback };
         send_order(worker, &ToWorker::Start(start), &listeners, &credentials)

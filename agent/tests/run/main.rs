@@ -20,6 +20,7 @@ use tempfile::TempDir;
 
 mod closed;
 mod held;
+mod kits;
 mod signals;
 
 const RINGFENCE: &str = env!("CARGO_BIN_EXE_ringfence");

@@ -61,6 +61,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("tools", &["base", "file-tools", "grant", "process"]),
     ("tool-server", &["base", "grant", "launch", "policy", "process", "sandbox", "session", "tools", "wire"]),
     ("llm-worker", &["base", "credentials", "files", "http", "policy", "sandbox", "supervise", "wire"]),
+    ("kit", &["base", "credentials", "files", "policy", "supervise", "wire"]),
     ("guest", &["base", "file-tools", "wire"]),
 ];
 
@@ -76,6 +77,7 @@ const NEVER: &[(&str, &[&str])] = &[
     ("core", HOSTILE),
     ("bpf", HOSTILE),
     ("launch", HOSTILE),
+    ("kit", HOSTILE),
     ("policy", &["aya", "rusqlite", "hyper", "tokio"]),
     ("store", &["aya", "hyper", "tokio"]),
     ("llm-worker", &["aya", "rusqlite"]),

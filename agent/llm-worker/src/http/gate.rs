@@ -7,18 +7,19 @@ use axum::http::{
     HeaderMap,
     header::{AUTHORIZATION, HOST, ORIGIN},
 };
+use std::net::SocketAddr;
 use subtle::ConstantTimeEq as _;
 
 /// The checks of one listener.
 pub struct Gate {
-    port: u16,
+    address: SocketAddr,
     token: String,
 }
 
 impl Gate {
-    /// For a port of loopback and the token of its listener.
-    pub fn new(port: u16, token: String) -> Self {
-        Self { port, token }
+    /// For an address of loopback and the token of its listener.
+    pub fn new(address: SocketAddr, token: String) -> Self {
+        Self { address, token }
     }
 
     /// Whether a request may pass.
@@ -31,7 +32,7 @@ impl Gate {
         if hosts.next().is_some() || !self.is_ours(host) {
             return Err((
                 403,
-                "this endpoint answers to 127.0.0.1, localhost and [::1] with its own port only",
+                "this endpoint answers to its own address, 127.0.0.1, localhost and [::1] with its own port only",
             ));
         }
         if headers.contains_key(ORIGIN) {
@@ -51,11 +52,10 @@ impl Gate {
     }
 
     fn is_ours(&self, host: &str) -> bool {
-        let port = self.port.to_string();
-        ["127.0.0.1", "localhost", "[::1]"]
-            .iter()
-            .filter_map(|name| host.strip_prefix(name))
-            .any(|rest| rest.strip_prefix(':').map_or(rest.is_empty() && self.port == 80, |p| p == port))
+        let (own, port) = (self.address.ip().to_string(), self.address.port());
+        let (name, given) =
+            host.rsplit_once(':').filter(|(_, port)| !port.ends_with(']')).unwrap_or((host, "80"));
+        ["127.0.0.1", "localhost", "[::1]", &own].contains(&name) && given == port.to_string()
     }
 }
 
@@ -65,7 +65,7 @@ mod tests {
 
     #[test]
     fn only_the_token_at_our_own_name_passes() {
-        let gate = Gate::new(4321, "ringfence-secret".into());
+        let gate = Gate::new(([127, 82, 1, 2], 4321).into(), "ringfence-secret".into());
         let check = |headers: &[(&str, &str)]| {
             let mut map = HeaderMap::new();
             for (name, value) in headers {
@@ -77,12 +77,22 @@ mod tests {
         let host = ("host", "127.0.0.1:4321");
         let key = ("x-api-key", "ringfence-secret");
         assert_eq!(check(&[host, key]), 200);
+        assert_eq!(check(&[("host", "127.82.1.2:4321"), key]), 200, "by its own address");
         assert_eq!(check(&[("host", "localhost:4321"), ("authorization", "Bearer ringfence-secret")]), 200);
         assert_eq!(check(&[host]), 401);
         assert_eq!(check(&[host, ("x-api-key", "sk-other")]), 401);
         assert_eq!(check(&[host, ("authorization", "Basic ringfence-secret")]), 401);
         assert_eq!(check(&[host, key, ("origin", "http://127.0.0.1:4321")]), 403);
-        for evil in ["evil.example:4321", "127.0.0.1", "127.0.0.1:80", "127.0.0.1.evil.example:4321", ""] {
+        for evil in [
+            "evil.example:4321",
+            "127.0.0.1",
+            "127.0.0.1:80",
+            "127.0.0.1.evil.example:4321",
+            "127.82.1.3:4321",
+            ":4321",
+            "[::1]",
+            "",
+        ] {
             assert_eq!(check(&[("host", evil), key]), 403, "{evil}");
         }
         assert_eq!(check(&[key]), 403);

@@ -347,12 +347,13 @@ impl Loopback {
     /// # Errors
     /// [`Error`].
     pub fn listen(tcp: std::net::TcpListener, token: &Path) -> Result<Self, Error> {
-        let port = tcp.local_addr().map_err(Error::Io)?.port();
+        let address = tcp.local_addr().map_err(Error::Io)?;
+        let port = address.port();
         tcp.set_nonblocking(true).map_err(|e| Error::Port(port, e))?;
         let tcp = TcpListener::from_std(tcp).map_err(|e| Error::Port(port, e))?;
         // Last: there is no token for what nobody listens on.
         let token = TokenFile::mint(token)?;
-        Ok(Self { tcp, gate: Arc::new(Gate::new(port, token.value.clone())), _token: token })
+        Ok(Self { tcp, gate: Arc::new(Gate::new(address, token.value.clone())), _token: token })
     }
 }
 

@@ -4,9 +4,12 @@ use super::strict_json;
 use crate::{message::raw, provider::protocol};
 use axum::http::Method;
 use percent_encoding::percent_decode_str;
-use ringfence_policy::agents::registry::{Llm, ProviderKind};
+use ringfence_policy::agents::{
+    config::{ANY_MODEL, UNLIMITED_TOKENS},
+    registry::{Llm, ProviderKind},
+};
 use serde_json::{Value, value::RawValue};
-use std::collections::BTreeMap;
+use std::{borrow::Cow, collections::BTreeMap};
 
 mod tools;
 
@@ -64,6 +67,7 @@ pub fn model(llm: &Llm, path: &str) -> Result<Value, (u16, String)> {
     let decoded = percent_decode_str(asked).decode_utf8_lossy();
     match llm.offered().find(|offered| decoded == *offered || asked == *offered) {
         Some(offered) => Ok(protocol(llm.provider).model(offered)),
+        None if llm.offers_any() && is_model(&decoded) => Ok(protocol(llm.provider).model(&decoded)),
         None => Err((404, no_model(llm, &decoded))),
     }
 }
@@ -72,15 +76,33 @@ pub fn model(llm: &Llm, path: &str) -> Result<Value, (u16, String)> {
 ///
 /// # Errors
 /// The client asks for one that is none of those which it may ask for.
-fn chosen<'a>(llm: &'a Llm, asked: Option<&RawValue>) -> Result<&'a str, String> {
-    let Some(asked) = asked.filter(|_| !llm.models.is_empty()) else { return Ok(&llm.model) };
+fn chosen<'a>(llm: &'a Llm, asked: Option<&RawValue>) -> Result<Cow<'a, str>, String> {
+    let Some(asked) = asked.filter(|_| !llm.models.is_empty()) else {
+        return match llm.model.as_str() {
+            ANY_MODEL => Err("this agent's profile has no default model: name one".into()),
+            model => Ok(model.into()),
+        };
+    };
     let asked: String = serde_json::from_str(asked.get()).map_err(|_| "model is to be a text")?;
-    llm.offered().find(|offered| *offered == asked).ok_or_else(|| no_model(llm, &asked))
+    match llm.offered().find(|offered| *offered == asked) {
+        Some(offered) => Ok(offered.into()),
+        None if llm.offers_any() && is_model(&asked) => Ok(asked.into()),
+        None => Err(no_model(llm, &asked)),
+    }
+}
+
+/// Whether a text can be a model's name: it goes into logs and addresses.
+fn is_model(name: &str) -> bool {
+    let known = |b: u8| b.is_ascii_alphanumeric() || b"-_.:/@+[]".contains(&b);
+    (1..=128).contains(&name.len()) && name.bytes().all(known)
 }
 
 fn no_model(llm: &Llm, asked: &str) -> String {
     let offered: Vec<String> = llm.offered().map(|model| format!("{model:?}")).collect();
     let asked: String = asked.chars().take(100).collect();
+    if llm.offers_any() {
+        return format!("{asked:?} is no model's name");
+    }
     format!("this agent's profile has {}, and no model {asked:?}", offered.join(", "))
 }
 
@@ -180,7 +202,8 @@ pub fn rewrite(llm: &Llm, route: Route, body: &[u8]) -> Result<Rewritten, String
         let others =
             LIMITS.iter().filter(|key| fields.contains_key(**key) && !llm.options.contains_key(**key));
         // Whichever of them a provider goes by, and however freely it reads a number (`1e9`, `"9"`, null for no limit).
-        for key in own.iter().chain(others).copied().collect::<Vec<_>>() {
+        let limited = llm.max_tokens < UNLIMITED_TOKENS;
+        for key in own.iter().chain(others).copied().filter(|_| limited).collect::<Vec<_>>() {
             let number = fields.get(key).and_then(|value| value.get().parse::<u64>().ok());
             if number.is_none_or(|number| number > u64::from(llm.max_tokens)) {
                 fields.insert(key.into(), raw(&llm.max_tokens));

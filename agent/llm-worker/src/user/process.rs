@@ -10,7 +10,6 @@ use ringfence_wire::{
 };
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::{
-    ffi::OsString,
     io,
     net::Shutdown,
     os::{fd::OwnedFd, unix::net::UnixStream},
@@ -25,21 +24,6 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 /// Orders that may wait for a worker to read them.
 const ORDERS: usize = 16;
-/// What a worker has of the user's environment beside what each worker has: the way to the internet, and whom to trust there.
-/// Nothing else: what is in it may be another agent's credential.
-const PASSED: [&str; 10] = [
-    "HTTP_PROXY",
-    "HTTPS_PROXY",
-    "ALL_PROXY",
-    "NO_PROXY",
-    "http_proxy",
-    "https_proxy",
-    "all_proxy",
-    "no_proxy",
-    "SSL_CERT_FILE",
-    "SSL_CERT_DIR",
-];
-
 /// What happened to a worker.
 #[derive(Debug)]
 pub(super) struct Event {
@@ -99,7 +83,7 @@ impl WorkerProcess {
         events: mpsc::Sender<Event>,
     ) -> Result<Self, String> {
         let failed = |error: io::Error| format!("its worker cannot be started: {error}");
-        let process = worker_process::spawn(None, passed()).map_err(failed)?;
+        let process = worker_process::spawn(None, worker_process::of_user()).map_err(failed)?;
         let pid = process.pid();
         tracing::info!("agent {agent}: worker started, pid {pid}");
         let handle = match handle(pid) {
@@ -182,10 +166,6 @@ impl WorkerProcess {
 fn handle(pid: u32) -> io::Result<OwnedFd> {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidInput)?;
     Ok(pidfd_open(pid, PidfdFlags::empty())?)
-}
-
-fn passed() -> impl Iterator<Item = (&'static str, OsString)> {
-    PASSED.into_iter().filter_map(|name| Some((name, std::env::var_os(name)?)))
 }
 
 fn handle_message(

@@ -7,6 +7,12 @@ use serde::{Deserialize, Serialize};
 use std::{path::PathBuf, time::Duration};
 use url::Url;
 
+/// In a list of models: whichever the client asks for.
+pub const ANY_MODEL: &str = "*";
+
+/// As the most tokens of an answer: as many as the client asks for.
+pub const UNLIMITED_TOKENS: u32 = u32::MAX;
+
 /// Everything that one agent's worker is started with. As JSON it goes from its supervisor to a worker: without credentials,
 /// which are handed over as descriptors.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -99,7 +105,8 @@ pub struct Llm {
     pub provider: ProviderKind,
     /// The provider's name of the model.
     pub model: String,
-    /// Which a client of the HTTP endpoint may ask for beside `model`; none: it gets `model`, whichever it asks for.
+    /// Which a client of the HTTP endpoint may ask for beside `model`; [`ANY_MODEL`] is any; none: it gets `model`, whichever it
+    /// asks for.
     pub models: Vec<String>,
     /// Where the key comes from; none: a server that wants none.
     #[serde(skip)]
@@ -107,7 +114,7 @@ pub struct Llm {
     /// In place of the provider's own address.
     #[serde(with = "maybe_url")]
     pub base_url: Option<Url>,
-    /// Most tokens of an answer.
+    /// Most tokens of an answer, or [`UNLIMITED_TOKENS`].
     pub max_tokens: u32,
     /// What a million tokens cost.
     pub price: Price,
@@ -126,10 +133,16 @@ pub struct Llm {
 }
 
 impl Llm {
-    /// The models that a client of the HTTP endpoint may ask for, the default first.
+    /// The models that a client of the HTTP endpoint may ask for, the default first; without those that [`Self::offers_any`]
+    /// means.
     pub fn offered(&self) -> impl Iterator<Item = &str> {
         let others = self.models.iter().filter(|other| **other != self.model);
-        std::iter::once(&self.model).chain(others).map(String::as_str)
+        std::iter::once(&self.model).chain(others).map(String::as_str).filter(|model| *model != ANY_MODEL)
+    }
+
+    /// Whether a client may ask for any model.
+    pub fn offers_any(&self) -> bool {
+        self.models.iter().any(|model| model == ANY_MODEL)
     }
 }
 

@@ -2,7 +2,10 @@
 //! registry's, field by field; every mistake with file, line and key.
 
 pub use super::config::{AgentConfig, Http, Llm, Mcp, ProviderKind};
-use super::{config::Limits, home::Home};
+use super::{
+    config::{ANY_MODEL, Limits, UNLIMITED_TOKENS},
+    home::Home,
+};
 use crate::{
     self as profile, Dirs, LoadErrors, Problem, Profile, Provenance,
     problem::{At, Wrong},
@@ -37,6 +40,20 @@ pub struct Registry {
 }
 
 impl Registry {
+    /// Where the key of a section comes from, if it says so.
+    pub fn credential(&self, name: &str) -> Option<&Source> {
+        self.section(name)?.api_key.as_ref().map(|key| &key.value)
+    }
+
+    /// Whether a section names a server of its own.
+    pub fn has_address(&self, name: &str) -> bool {
+        self.section(name).is_some_and(|section| section.base_url.is_some())
+    }
+
+    fn section(&self, name: &str) -> Option<&LlmSection> {
+        self.llm.iter().find(|section| section.name == name)
+    }
+
     /// Reads it. One that is not there is empty: agents can say everything themselves.
     ///
     /// # Errors
@@ -123,6 +140,61 @@ pub fn agent(profile: &Profile, registry: &Registry) -> Result<AgentConfig, Load
             http,
             governed: profile.has_grant,
             notices,
+        }),
+        _ => Err(LoadErrors(wrong)),
+    }
+}
+
+/// What is given with the command that starts an agent.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct Given {
+    /// In place of the provider's address.
+    pub base_url: Option<String>,
+    /// Where the credential comes from. None: there is none.
+    pub credential: Option<Source>,
+}
+
+/// The configuration of a kit's endpoint, for one run: what is given with the command, over the registry's section of the
+/// profile's name, over the kit.
+///
+/// # Errors
+/// Everything that is wrong: the profile is no kit's, an address that no credential may be sent to, and what
+/// [`agent`] finds in the profile and the registry.
+pub fn of_kit(profile: &Profile, registry: &Registry, given: Given) -> Result<AgentConfig, LoadErrors> {
+    let at = At::file(&profile.file);
+    let Some(kit) = &profile.kit else { return Err(Problem::new(at, Wrong::NoKit).into()) };
+    let placed = |value: &str| Some(Located { value: value.to_owned(), at: at.clone() });
+    let flag = |value| Located { value, at: At { key: "--base-url".to_owned(), ..At::default() } };
+    let base = registry.section(&profile.name);
+    let unlimited = || Located { value: UNLIMITED_TOKENS.into(), at: at.clone() };
+    let section = LlmSection {
+        name: profile.name.clone(),
+        at: at.clone(),
+        provider: placed(kit.provider.name()),
+        model: placed(kit.models.first().map_or(ANY_MODEL, String::as_str)),
+        models: base
+            .and_then(|base| base.models.clone())
+            .or_else(|| Some(Located { value: kit.models.clone(), at: at.clone() })),
+        api_key: given.credential.map(|value| Located { value, at: at.clone() }),
+        base_url: given.base_url.map(flag),
+        max_tokens: base.and_then(|base| base.max_tokens.clone()).or_else(|| Some(unlimited())),
+        ..LlmSection::default()
+    };
+    let mut wrong = Vec::new();
+    let llm = llm(&section, registry, &mut wrong);
+    let limits = limits(profile, registry, &mut wrong);
+    match llm {
+        Some(llm) if wrong.is_empty() => Ok(AgentConfig {
+            name: profile.name.clone(),
+            file: profile.file.clone(),
+            llm,
+            mcp: Vec::new(),
+            limits,
+            log_reader: None,
+            socket_owner: None,
+            http: Some(Http { port: None }),
+            governed: true,
+            notices: registry.notices.clone(),
         }),
         _ => Err(LoadErrors(wrong)),
     }

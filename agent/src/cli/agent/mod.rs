@@ -1,5 +1,6 @@
 //! `ringfence agent`: this user's LLM agents, and for root the daemon's.
 
+mod kits;
 mod list;
 mod logs;
 mod owner;
@@ -46,6 +47,7 @@ pub(crate) enum Command {
     Logs(LogsArgs),
     Send(SendArgs),
     Check(show::CheckArgs),
+    Kits(kits::KitsArgs),
     Pin(pin::PinArgs),
 }
 
@@ -65,6 +67,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Command::Logs(args) => logs::logs(args),
         Command::Send(args) => send::send(args),
         Command::Check(args) => show::check(args),
+        Command::Kits(args) => kits::kits(args),
         Command::Pin(args) => pin::pin(args),
     }
 }

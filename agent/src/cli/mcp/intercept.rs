@@ -98,6 +98,7 @@ pub(crate) fn guard(args: &GuardArgs) -> anyhow::Result<ExitCode> {
         None => guard::ServerLaunch::Plain(args.command.clone()),
         Some(profile) => guard::ServerLaunch::Contained(launch::Request {
             profile: Some(profile.clone()),
+            loaded: None,
             user: None,
             workdir: None,
             variables: Vec::new(),

@@ -1,0 +1,196 @@
+//! A run's worker: the same process as an agent's, for one run. It serves the model at an address of loopback that is this run's
+//! alone, to whoever has this run's token, and ends with the launcher.
+
+use super::{Error, make};
+use jiff::Zoned;
+use ringfence_base::{error::chain, loopback, paths::HTTP_TOKEN, sockets};
+use ringfence_credentials::Secret;
+use ringfence_policy::agents::{
+    home::{CONVERSATION, HTTP_LOG, Home},
+    registry::AgentConfig,
+};
+use ringfence_supervise::{
+    child::Process,
+    worker::{self, WorkerSetup},
+};
+use ringfence_wire::{
+    agent::{CredentialOwner, MAX_QUESTION, Supervisor, ToCore},
+    conn::Conn,
+};
+use std::{
+    fs,
+    io::Read as _,
+    net::{Shutdown, SocketAddr},
+    os::fd::OwnedFd,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::Duration,
+};
+
+/// How long a worker may take until it serves.
+const START: Duration = Duration::from_secs(30);
+/// How long it may take to end, with what it still has to write down.
+const END: Duration = Duration::from_secs(10);
+
+/// A run's endpoint, being served. Dropping it ends the worker.
+#[derive(Debug)]
+pub struct Endpoint {
+    agent: String,
+    /// None: it was ended.
+    worker: Option<Process>,
+    is_ending: Arc<AtomicBool>,
+    address: SocketAddr,
+    token: String,
+    logs: PathBuf,
+    state: PathBuf,
+}
+
+impl Endpoint {
+    /// Starts a worker for one run and waits until it serves.
+    pub(crate) fn start(
+        config: &AgentConfig,
+        home: &Home,
+        credential: Option<Secret>,
+    ) -> Result<Self, Error> {
+        let agent = config.name.clone();
+        let failed = |why: String| Error::Worker(agent.clone(), why);
+        // Each run's log is its own: two at once do not wait for each other.
+        let run = format!("{agent}.{}.{}", Zoned::now().strftime("%Y%m%d-%H%M%S"), std::process::id());
+        let (logs, state) = (home.logs(&run), home.state(&run));
+        let private = make(&state)?;
+        make(&logs)?;
+        let listener = loopback::listen_for_run().map_err(Error::Listen)?;
+        let address = listener.local_addr().map_err(Error::Listen)?;
+        // A worker has both, and no run needs either: nobody can connect once their names are gone.
+        let mut listeners: Vec<OwnedFd> = Vec::new();
+        for name in ["agent.sock", "http.sock"] {
+            let bound = sockets::bind_in(&private, name.as_ref()).map_err(|error| failed(chain(&error)))?;
+            listeners.push(bound.0.into());
+            let _ = fs::remove_file(state.join(name));
+        }
+        listeners.push(listener.into());
+        let credentials = match credential {
+            None => Vec::new(),
+            Some(secret) => {
+                let pipe = secret.pipe().map_err(|error| Error::Credential(agent.clone(), error))?;
+                vec![(CredentialOwner::Llm, pipe)]
+            }
+        };
+        let setup = WorkerSetup {
+            config: worker::as_json(config).map_err(failed)?,
+            by: Supervisor::User { logs: logs.clone(), state: state.clone() },
+            credentials,
+            listeners,
+            endpoint: (true, true),
+        };
+        // The terminal is the agent's.
+        let (quiet, level) = worker::QUIET;
+        let environment = worker::of_user().chain([(quiet, level.into())]);
+        let process = worker::spawn(None, environment).map_err(|error| failed(error.to_string()))?;
+        let mut endpoint = Self {
+            agent: agent.clone(),
+            worker: None,
+            is_ending: Arc::default(),
+            address,
+            token: String::new(),
+            logs,
+            state,
+        };
+        match ready(&process, setup) {
+            Ok(()) => endpoint.worker = Some(process),
+            Err(why) => {
+                process.kill();
+                return Err(failed(why));
+            }
+        }
+        let token = fs::read_to_string(endpoint.state.join(HTTP_TOKEN));
+        endpoint.token =
+            token.map_err(|error| failed(format!("its token cannot be read: {error}")))?.trim().to_owned();
+        Ok(endpoint)
+    }
+
+    /// Its address, as a URL without a path.
+    pub fn address(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// What opens it.
+    pub fn token(&self) -> &str {
+        &self.token
+    }
+
+    /// Where its calls are on record.
+    pub fn log(&self) -> PathBuf {
+        self.logs.join(HTTP_LOG)
+    }
+
+    /// Says it on standard error if the worker ends by itself. Starts a thread: not before the command is forked.
+    pub fn watch(&self) {
+        let link = self.worker.as_ref().and_then(|worker| worker.socket().try_clone().ok());
+        let Some(mut link) = link else { return };
+        let (agent, is_ending) = (self.agent.clone(), Arc::clone(&self.is_ending));
+        let watch = move || {
+            // Such a worker says nothing more; its end is the end of what can be read.
+            let mut word = [0];
+            while link.read(&mut word).is_ok_and(|count| count > 0) {}
+            if !is_ending.load(Ordering::Acquire) {
+                eprintln!(
+                    "ringfence: the worker that serves {agent}'s model ended; the agent has no model any more"
+                );
+            }
+        };
+        // Without the thread nothing is said.
+        let _ = thread::Builder::new().name("endpoint".into()).spawn(watch);
+    }
+
+    /// Ends the worker. Gives where the run's calls are on record, if there were any.
+    pub fn end(mut self) -> Option<PathBuf> {
+        self.stop();
+        Some(self.log()).filter(|log| log.exists())
+    }
+
+    fn stop(&mut self) {
+        let Some(worker) = self.worker.take() else { return };
+        self.is_ending.store(true, Ordering::Release);
+        // For the copy of whoever watches, too.
+        let _ = worker.socket().shutdown(Shutdown::Both);
+        let how = worker.finish(END);
+        tracing::debug!("the worker of {} ended: {how}", self.agent);
+    }
+}
+
+impl Drop for Endpoint {
+    fn drop(&mut self) {
+        self.stop();
+        let _ = fs::remove_dir_all(&self.state);
+        let is_empty = |path: &Path| fs::metadata(path).is_ok_and(|found| found.len() == 0);
+        let conversation = self.logs.join(CONVERSATION);
+        if is_empty(&conversation) {
+            let _ = fs::remove_file(&conversation);
+        }
+        // Nothing in it: it goes.
+        let _ = fs::remove_dir(&self.logs);
+    }
+}
+
+/// Hands a worker its setup and waits until it serves.
+fn ready(process: &Process, setup: WorkerSetup<OwnedFd>) -> Result<(), String> {
+    setup.hand_over(process.socket()).map_err(|error| chain(&error))?;
+    let link = process.socket().try_clone().map_err(|error| error.to_string())?;
+    let mut conn = Conn::new(link, START, MAX_QUESTION);
+    loop {
+        match conn.receive::<ToCore>().map_err(|error| chain(&error))? {
+            ToCore::Ready => return Ok(()),
+            ToCore::Failed(why) => return Err(worker::printable_reason(&why)),
+            // Numbers that nobody asked for.
+            ToCore::Status(_) | ToCore::Report(_) => {}
+            ToCore::Speaker { .. } | ToCore::Tag { .. } => {
+                return Err("it asks for what only the daemon does".to_owned());
+            }
+        }
+    }
+}

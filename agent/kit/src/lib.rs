@@ -1,0 +1,155 @@
+//! Kits: what `ringfence run` adds for an agent that knows nothing of Ringfence (`[kit]` of its profile). Its model is served to
+//! its container by a worker of this run, which has the credential; the container has a token that opens nothing else.
+//!
+//! | file | what |
+//! |---|---|
+//! | `credential` | where on the host the credential is |
+//! | `endpoint` | the run's worker: its sockets, its directories, its end |
+//! | `client` | the variables and arguments that lead the agent to it; the agent's own directory |
+//! | `version` | which version of the agent this is |
+
+// A path may be somebody else's by the time it is used: files by descriptor (`ringfence-files`). Tests set their scenes.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+// Where nobody reads standard output any more (`| head`), `println!` panics.
+#![cfg_attr(not(test), deny(clippy::print_stdout))]
+
+mod client;
+mod credential;
+mod endpoint;
+mod version;
+
+pub use client::{Client, Runner};
+pub use credential::describe;
+pub use endpoint::Endpoint;
+pub use version::of as version;
+
+use ringfence_credentials as secret;
+use ringfence_files::Dir;
+use ringfence_policy::{
+    self as profile, Dirs, LoadErrors, Profile,
+    agents::{
+        home::Home,
+        registry::{self, Given, Registry},
+    },
+    is_name,
+    kit::Kit,
+};
+use std::{
+    ffi::OsStr,
+    io,
+    path::{Path, PathBuf},
+};
+
+/// Why an agent's model cannot be served.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The registry, or what is given with the command.
+    #[error("{0}")]
+    Config(LoadErrors),
+    /// None is found.
+    #[error("there is no credential for {agent}'s model on this host{}: {login}; or name one with --api-key-env, --api-key-file or --api-key-command", tried(.reasons))]
+    NoCredential {
+        /// The profile.
+        agent: String,
+        /// How to get one.
+        login: String,
+        /// Why those that are there cannot be used.
+        reasons: Vec<String>,
+    },
+    /// The one that was named cannot be had.
+    #[error("the credential for {0}'s model cannot be used")]
+    Credential(String, #[source] secret::Error),
+    /// Nothing says where home is.
+    #[error("the home directory is not known; set HOME")]
+    NoHome,
+    /// A directory of the run.
+    #[error("cannot make {}", .0.display())]
+    Dir(PathBuf, #[source] io::Error),
+    /// The agent's own directory.
+    #[error("cannot make {}, where {agent} keeps its files, as the user who runs it: {why}", .dir.display())]
+    State {
+        /// The profile.
+        agent: String,
+        /// The directory.
+        dir: PathBuf,
+        /// What mkdir(1) said.
+        why: String,
+    },
+    /// Its sockets.
+    #[error("cannot listen for the agent")]
+    Listen(#[source] io::Error),
+    /// Its process.
+    #[error("the worker that serves {0}'s model cannot be started: {1}")]
+    Worker(String, String),
+}
+
+fn tried(reasons: &[String]) -> String {
+    if reasons.is_empty() { String::new() } else { format!(" that can be used ({})", reasons.join("; ")) }
+}
+
+/// The profile that `ringfence run` takes for a command where none is named: the host's, or one in the binary, of the command's
+/// name, if it has a kit.
+///
+/// # Errors
+/// The host's is broken.
+pub fn find(command: &OsStr, dirs: &Dirs) -> Result<Option<Profile>, LoadErrors> {
+    let name = Path::new(command).file_name().and_then(OsStr::to_str).filter(|name| is_name(name));
+    let Some(name) = name else { return Ok(None) };
+    let host = Dirs { user: None, ..dirs.clone() };
+    // Any other name may be no profile's.
+    if !profile::built_in::names().any(|known| known == name)
+        && !host.names().iter().any(|known| known == name)
+    {
+        return Ok(None);
+    }
+    let found = profile::load(name, &host)?;
+    Ok(Some(found).filter(|found| found.kit.is_some()))
+}
+
+/// The profiles with a kit that the host has or the binary, by name; those that cannot be read are left out.
+pub fn all(dirs: &Dirs) -> Vec<Profile> {
+    let host = Dirs { user: None, ..dirs.clone() };
+    let mut names = host.names();
+    names.extend(profile::built_in::names().map(str::to_owned));
+    names.sort();
+    names.dedup();
+    names
+        .iter()
+        .filter_map(|name| profile::load(name, &host).ok())
+        .filter(|found| found.kit.is_some())
+        .collect()
+}
+
+/// Serves an agent's model for one run.
+///
+/// # Errors
+/// [`Error`]; nothing runs then.
+pub fn serve(profile: &Profile, kit: &Kit, given: Given) -> Result<Endpoint, Error> {
+    let home = Home::from_env().ok_or(Error::NoHome)?;
+    let registry = Registry::load(&home.registry()).map_err(Error::Config)?;
+    let has_address = given.base_url.is_some() || registry.has_address(&profile.name);
+    let named = given.credential.as_ref().or(registry.credential(&profile.name));
+    let credential = match named {
+        Some(source) => Some(source.read().map_err(|error| Error::Credential(profile.name.clone(), error))?),
+        None => credential::find(&kit.credentials).or_else(|reasons| {
+            let login = || kit.login.clone().unwrap_or_else(|| "get one from the provider".to_owned());
+            // A server of one's own may want none.
+            if has_address && reasons.is_empty() {
+                return Ok(None);
+            }
+            Err(Error::NoCredential { agent: profile.name.clone(), login: login(), reasons })
+        })?,
+    };
+    // Where it comes from is known; a worker is handed it beside its configuration.
+    let given = Given { credential: credential.clone().map(secret::Source::Value), ..given };
+    let config = registry::of_kit(profile, &registry, given).map_err(Error::Config)?;
+    for notice in &config.notices {
+        tracing::warn!("{notice}");
+    }
+    Endpoint::start(&config, &home, credential)
+}
+
+/// A directory that is ours, made where it is missing.
+fn make(dir: &Path) -> Result<Dir, Error> {
+    Dir::make_private(dir).map_err(|error| Error::Dir(dir.to_owned(), error))
+}

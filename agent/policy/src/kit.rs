@@ -1,0 +1,218 @@
+//! `[kit]`: what `ringfence run` adds to a profile for an agent that knows nothing of Ringfence: its model's endpoint, the
+//! credential that stays on the host, and the variables and arguments that lead the agent there.
+
+use super::{
+    keys::Keys,
+    parse::{Parser, Value},
+    problem::{At, Problem, Wrong},
+    sections::Located,
+};
+use crate::agents::config::{ANY_MODEL, ProviderKind};
+use ringfence_credentials::Source;
+use ringfence_redact::misplaced;
+use schemars::JsonSchema;
+use std::{
+    collections::BTreeMap,
+    path::{Component, Path, PathBuf},
+};
+use toml::de::DeValue;
+
+/// In a kit's values: the address of the run's endpoint, such as `http://127.82.7.9:4180`.
+pub const ENDPOINT: &str = "${ENDPOINT}";
+/// In a kit's values: the run's token, which opens that endpoint and nothing else.
+pub const TOKEN: &str = "${TOKEN}";
+/// In a kit's values: the directory that the agent keeps its own files in.
+pub const STATE: &str = "${STATE}";
+/// At the beginning of that directory's path: the home of the user that the agent runs as.
+const HOME: &str = "${HOME}/";
+
+/// `[kit]` of one file.
+#[derive(Debug, Clone, Default, JsonSchema)]
+#[schemars(deny_unknown_fields)]
+pub struct KitTable {
+    /// Where it is, if there is one.
+    #[schemars(skip)]
+    pub at: Option<At>,
+    /// Which protocol the agent speaks to its model.
+    #[schemars(with = "ProviderKind")]
+    pub provider: Option<Located<String>>,
+    /// The models that it may ask for, the default first; `*` is any. Default: `["*"]`.
+    pub models: Option<Vec<String>>,
+    /// Where the credential is looked for on the host; the first that is there is used. The container gets a token in its place.
+    #[schemars(with = "Option<Vec<Place>>")]
+    pub credentials: Option<Vec<Source>>,
+    /// How a person who has none gets one, in a sentence.
+    pub login: Option<String>,
+    /// The directory in which the agent keeps its settings and sessions: a path below `${HOME}/`. It is made where it is missing;
+    /// the profile has to grant it.
+    #[schemars(with = "Option<String>")]
+    pub state: Option<PathBuf>,
+    /// Variables of the container. `${ENDPOINT}` in a value is the endpoint's address, `${TOKEN}` the token for it, `${STATE}` that
+    /// directory.
+    pub environment: Option<BTreeMap<String, String>>,
+    /// Arguments that come before the caller's, with the same words in them.
+    pub arguments: Option<Vec<String>>,
+    /// Versions of the agent that the kit was tried with.
+    pub tried: Option<Vec<String>>,
+}
+
+/// A place of a credential: one of the two.
+#[derive(JsonSchema)]
+#[schemars(untagged)]
+#[expect(dead_code, reason = "only the schema is used")]
+enum Place {
+    /// A variable of the caller's environment.
+    Variable(Variable),
+    /// A file of JSON in which an agent keeps what its user logged in with.
+    Login(Login),
+}
+
+#[derive(JsonSchema)]
+#[schemars(deny_unknown_fields)]
+#[expect(dead_code, reason = "only the schema is used")]
+struct Variable {
+    /// Its name.
+    env: String,
+}
+
+#[derive(JsonSchema)]
+#[schemars(deny_unknown_fields)]
+#[expect(dead_code, reason = "only the schema is used")]
+struct Login {
+    /// Its path, from `/` or from `~/`. Only its owner may read it.
+    file: String,
+    /// The credential's place in it, as a JSON pointer (RFC 6901).
+    at: String,
+    /// The place of the time when it expires, in milliseconds since 1970.
+    expires: Option<String>,
+}
+
+impl KitTable {
+    pub(crate) fn read(keys: &mut Keys<'_>, at: Option<At>, parent: Self) -> Self {
+        Self {
+            at: at.or(parent.at),
+            provider: keys.located("provider", Parser::text).or(parent.provider),
+            models: keys.get("models", Parser::names).or(parent.models),
+            credentials: keys.get("credentials", Parser::credentials).or(parent.credentials),
+            login: keys.get("login", Parser::text).or(parent.login),
+            state: keys.get("state", Parser::below_home).or(parent.state),
+            environment: keys.get("environment", Parser::variables).or(parent.environment),
+            arguments: keys.get("arguments", Parser::texts).or(parent.arguments),
+            tried: keys.get("tried", Parser::texts).or(parent.tried),
+        }
+    }
+
+    /// The kit, if the file or one that it extends has one.
+    pub(crate) fn finish(self, problems: &mut Vec<Problem>) -> Option<Kit> {
+        let Self { at, provider, models, credentials, login, state, environment, arguments, tried } = self;
+        let at = at?;
+        let Some(Located { value: name, at: place }) = provider else {
+            let key = format!("{}.provider", at.key);
+            problems.push(Problem::new(At { key, ..at }, Wrong::NoProvider));
+            return None;
+        };
+        let Some(provider) = ProviderKind::ALL.iter().copied().find(|kind| kind.name() == name) else {
+            let known = ProviderKind::ALL.iter().map(|kind| kind.name()).collect();
+            problems.push(Problem::new(place, Wrong::Value { value: name, known }));
+            return None;
+        };
+        Some(Kit {
+            provider,
+            models: models.unwrap_or_else(|| vec![ANY_MODEL.to_owned()]),
+            credentials: credentials.unwrap_or_default(),
+            login,
+            state,
+            environment: environment.unwrap_or_default(),
+            arguments: arguments.unwrap_or_default(),
+            tried: tried.unwrap_or_default(),
+        })
+    }
+}
+
+/// What `ringfence run` adds for one agent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Kit {
+    /// Which protocol the agent speaks.
+    pub provider: ProviderKind,
+    /// Which models it may ask for; [`ANY_MODEL`] is any.
+    pub models: Vec<String>,
+    /// Where its credential may be, the best first.
+    pub credentials: Vec<Source>,
+    /// How to get one.
+    pub login: Option<String>,
+    /// The agent's own directory, below the home of the user that it runs as.
+    pub state: Option<PathBuf>,
+    /// Variables, [`ENDPOINT`] and [`TOKEN`] not filled in.
+    pub environment: BTreeMap<String, String>,
+    /// Arguments, likewise.
+    pub arguments: Vec<String>,
+    /// Versions that it was tried with.
+    pub tried: Vec<String>,
+}
+
+impl Parser {
+    /// A table of texts whose keys are names of variables.
+    fn variables(&mut self, path: &str, value: &Value<'_>) -> Option<BTreeMap<String, String>> {
+        let mut variables = BTreeMap::new();
+        for (name, value) in self.table(path, value)? {
+            let key = format!("{path}.{}", name.get_ref());
+            if !misplaced::is_variable(name.get_ref()) {
+                self.wrong(name.span().start, &key, Wrong::NotAVariable);
+            } else if let Some(text) = self.text(&key, value) {
+                variables.insert(name.get_ref().to_string(), text);
+            }
+        }
+        Some(variables)
+    }
+
+    fn credentials(&mut self, path: &str, value: &Value<'_>) -> Option<Vec<Source>> {
+        let DeValue::Array(places) = value.get_ref() else {
+            self.mistyped(
+                path,
+                value,
+                "a list of { env = \"NAME\" } or { file = \"PATH\", at = \"/POINTER\" }",
+            );
+            return None;
+        };
+        Some(places.iter().filter_map(|place| self.keys(path, place, Self::place)?).collect())
+    }
+
+    fn place(keys: &mut Keys<'_>) -> Option<Source> {
+        let variable = keys.one_of(&[("env", Self::secret_variable), ("file", Self::login_file)])?;
+        let at = keys.get("at", Self::pointer);
+        let expires = keys.get("expires", Self::pointer);
+        match variable.value {
+            Source::Login { path, .. } => Some(Source::Login { path, at: at.unwrap_or_default(), expires }),
+            other => Some(other),
+        }
+    }
+
+    fn login_file(&mut self, path: &str, value: &Value<'_>) -> Option<Source> {
+        match self.secret_file(path, value)? {
+            Source::File(path) => Some(Source::Login { path, at: String::new(), expires: None }),
+            other => Some(other),
+        }
+    }
+
+    /// A path below `${HOME}/`; gives what comes behind that.
+    fn below_home(&mut self, path: &str, value: &Value<'_>) -> Option<PathBuf> {
+        let text = self.filled(path, value)?;
+        let is_plain = |below: &&Path| below.components().all(|part| matches!(part, Component::Normal(_)));
+        match text.strip_prefix(HOME).map(Path::new).filter(is_plain) {
+            Some(below) if below.components().next().is_some() => Some(below.to_owned()),
+            _ => {
+                self.wrong(value.span().start, path, Wrong::NotBelowHome);
+                None
+            }
+        }
+    }
+
+    fn pointer(&mut self, path: &str, value: &Value<'_>) -> Option<String> {
+        let text = self.filled(path, value)?;
+        if !text.starts_with('/') {
+            self.wrong(value.span().start, path, Wrong::NotAPointer);
+            return None;
+        }
+        Some(text)
+    }
+}
