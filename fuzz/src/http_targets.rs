@@ -7,6 +7,8 @@ use ringfence_llm_worker::http::{
     relay::Relay,
     request::{self, Route},
 };
+use ringfence_llm_worker::message::ToolCall;
+use ringfence_llm_worker::provider::Wire;
 use ringfence_llm_worker::redact::Redactor;
 use ringfence_policy::agents::config::{Llm, ProviderKind};
 use serde_json::{Map, Value, json};
@@ -29,6 +31,9 @@ const LIMITS: [&str; 7] = [
     "max_tokens_to_sample",
 ];
 
+/// What would refer to something that the provider keeps, or leave something there.
+const KEPT: [&str; 4] = ["previous_response_id", "conversation", "prompt", "background"];
+
 /// A request: method and path, headers, an empty line, a body. Who passes named the host and the token, and is no page.
 /// What goes to the provider has the profile's model and options and no higher limit; the rest is the client's.
 pub fn endpoint(data: &[u8]) {
@@ -42,7 +47,7 @@ pub fn endpoint(data: &[u8]) {
     for kind in KINDS.iter().copied() {
         let Ok(route) = request::route(kind, &method, path) else { continue };
         let is_fit = match route {
-            Route::Complete | Route::CountTokens => method == Method::POST,
+            Route::Complete | Route::Respond | Route::CountTokens => method == Method::POST,
             Route::Models | Route::Model => method == Method::GET || method == Method::HEAD,
             Route::Alive => method == Method::HEAD,
         };
@@ -50,7 +55,7 @@ pub fn endpoint(data: &[u8]) {
         if let Ok(model) = request::model(&llm(kind, false), path) {
             assert_eq!(model["id"], "fixed");
         }
-        if !matches!(route, Route::Complete | Route::CountTokens) {
+        if !matches!(route, Route::Complete | Route::Respond | Route::CountTokens) {
             continue;
         }
         for server in [false, true] {
@@ -107,15 +112,25 @@ fn sent(llm: &Llm, route: Route, body: &[u8]) {
     };
     assert_eq!(sent["model"], "fixed");
     let Ok(asked) = serde_json::from_slice::<Map<String, Value>>(body) else { panic!("it was none") };
-    if route == Route::Complete {
+    if route.is_turn() {
         assert_eq!(sent["temperature"], 0);
         let limits: Vec<_> = LIMITS.iter().filter_map(|key| sent.get(*key)).collect();
         assert!(!limits.is_empty(), "no limit is the provider's own");
         assert!(limits.iter().all(|limit| limit.as_u64().is_some_and(|limit| limit <= MOST)), "{limits:?}");
     }
+    if route == Route::Respond {
+        assert!(sent["max_output_tokens"].as_u64().is_some_and(|limit| limit <= MOST));
+        assert_eq!(sent["store"], false, "nothing is kept at the provider");
+        for key in KEPT {
+            assert!(sent.get(key).is_none_or(|kept| kept.is_null() || *kept == false), "{key}");
+        }
+        let items = sent.get("input").and_then(Value::as_array).into_iter().flatten();
+        assert!(items.into_iter().all(|item| item["type"] != "item_reference"));
+    }
     assert_eq!(rewritten.streams, asked.get("stream") == Some(&Value::Bool(true)));
     assert!(asked.get("stream").is_none_or(|stream| stream.is_boolean() || stream.is_null()));
-    let fixed = ["model", "temperature", "stream_options"];
+    let stores = if route == Route::Respond { "store" } else { "model" };
+    let fixed = ["model", "temperature", "stream_options", stores];
     // How many answers there are is the profile's to say; and what only looks like one of the names that are ours is left out.
     let dropped = [
         "n",
@@ -132,8 +147,11 @@ fn sent(llm: &Llm, route: Route, body: &[u8]) {
         "user_config",
         "model_list",
     ];
-    let is_ours =
-        |key: &str| [&fixed[..], &LIMITS, &dropped, &["messages", "stream", "tools"]].concat().contains(&key);
+    let is_ours = |key: &str| {
+        [&fixed[..], &LIMITS, &dropped, &KEPT, &["messages", "input", "stream", "tools"]]
+            .concat()
+            .contains(&key)
+    };
     for (key, value) in asked.iter().filter(|(key, _)| !fixed.contains(&key.as_str())) {
         match sent.get(key) {
             Some(sent) => assert!(LIMITS.contains(&key.as_str()) || sent == value, "{key}"),
@@ -149,12 +167,18 @@ fn sent(llm: &Llm, route: Route, body: &[u8]) {
 /// said to be, or are refused.
 pub fn relay(data: &[u8]) {
     let Some((&how, stream)) = data.split_first() else { return };
-    let kind = KINDS[usize::from(how & 1)];
+    let wire = match (how & 1, how & 128) {
+        (0, _) => Wire::Messages,
+        (_, 0) => Wire::ChatCompletions,
+        _ => Wire::Responses,
+    };
     // A credential is where the input has a NUL: the fuzzer need not guess it.
     let stream = stream.split(|byte| *byte == 0).collect::<Vec<_>>().join(KEY.as_bytes());
     let redactor = Redactor::new([&Secret::from(KEY.to_owned())]);
+    // A credential in pieces goes out without itself, and is taken out of the calls before they are on record.
+    let told = |calls: &[ToolCall]| redactor.text(&format!("{calls:?}")).into_owned();
     let relayed = |stream: &[u8], size: usize| {
-        let mut relay = Relay::new(kind, how & 2 != 0, how & 4 != 0);
+        let mut relay = Relay::new(wire, how & 2 != 0, how & 4 != 0);
         let mut out = Vec::new();
         for piece in stream.chunks(size) {
             out.extend(relay.feed(piece, &redactor)?);
@@ -163,24 +187,24 @@ pub fn relay(data: &[u8]) {
         out.extend(rest);
         match &outcome.refused {
             Some(why) => Err(why.clone()),
-            None => Ok((out, format!("{:?}", outcome.tool_calls), format!("{outcome:?}"))),
+            None => Ok((out, told(&outcome.tool_calls), format!("{outcome:?}"))),
         }
     };
     let streamed = relayed(&stream, stream.len().max(1));
-    assert_eq!(relayed(&stream, usize::from(how >> 3) + 1), streamed);
+    assert_eq!(relayed(&stream, usize::from((how & 127) >> 3) + 1), streamed);
     if let Ok((out, calls, _)) = &streamed {
         assert!(!String::from_utf8_lossy(out).contains(KEY));
         let (again, same, _) = relayed(out, 1).expect("what went out can be read");
         assert_eq!((&again, &same), (out, calls));
     }
     for is_error in [false, true] {
-        let whole = Relay::new(kind, how & 2 != 0, how & 4 != 0).whole(is_error, &stream, &redactor);
+        let whole = Relay::new(wire, how & 2 != 0, how & 4 != 0).whole(is_error, &stream, &redactor);
         if whole.outcome.refused.is_some() {
             continue;
         }
         let text = String::from_utf8(whole.body).expect("what goes out is text");
         assert!(!text.contains(KEY));
-        let calls = format!("{:?}", whole.outcome.tool_calls);
+        let calls = told(&whole.outcome.tool_calls);
         match &streamed {
             Ok((out, streamed, _)) => {
                 assert!(calls == *streamed && (text.is_empty() || text.as_bytes() == out))

@@ -56,6 +56,9 @@ pub enum Error {
 pub struct Provider {
     protocol: &'static dyn Protocol,
     client: Client,
+    /// Where its API is.
+    base: String,
+    /// Where turns ask for answers.
     url: Url,
     headers: HeaderMap,
     llm: Llm,
@@ -69,7 +72,7 @@ impl Provider {
     pub fn new(llm: &Llm, key: Option<&Secret>) -> Result<Self, Error> {
         let protocol = protocol(llm.provider);
         let (base, path) = protocol.address();
-        let base = llm.base_url.as_ref().map_or(base, |url| url.as_str()).trim_end_matches('/');
+        let base = llm.base_url.as_ref().map_or(base, |url| url.as_str()).trim_end_matches('/').to_owned();
         let url = Url::parse(&format!("{base}/{path}")).map_err(|_| Error::Url)?;
         let mut headers = HeaderMap::new();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
@@ -81,7 +84,7 @@ impl Provider {
             let (name, scheme) = protocol.key_header();
             headers.insert(name, credentials::header(key, scheme).map_err(|_| Error::Header)?);
         }
-        Ok(Self { protocol, client: client()?, url, headers, llm: llm.clone() })
+        Ok(Self { protocol, client: client()?, base, url, headers, llm: llm.clone() })
     }
 
     /// Which protocol.
@@ -99,15 +102,13 @@ impl Provider {
         self.protocol.request_template(&self.llm, system, tools)
     }
 
-    /// Sends a client's request on, whose answer is the client's as it is. `suffix`: behind the address of answers.
+    /// Sends a client's request on, whose answer is the client's as it is. `path`: behind the API's address.
     ///
     /// # Errors
     /// The provider cannot be reached.
-    pub async fn forward(&self, suffix: Option<&str>, body: Bytes) -> Result<Response, RpcError> {
-        let mut url = self.url.clone();
-        if let Some(suffix) = suffix {
-            url.set_path(&format!("{}{suffix}", self.url.path()));
-        }
+    pub async fn forward(&self, path: &str, body: Bytes) -> Result<Response, RpcError> {
+        let url = Url::parse(&format!("{}/{path}", self.base))
+            .map_err(|_| RpcError::new(INTERNAL, "the base URL is invalid"))?;
         let mut headers = self.headers.clone();
         headers.insert(ACCEPT, HeaderValue::from_static("*/*"));
         let request = self.client.post(url).headers(headers).body(body);

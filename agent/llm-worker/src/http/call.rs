@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     http::Shared,
-    provider::{Usage, least, protocol},
+    provider::{Usage, Wire, endpoint, least},
     redact::Redactor,
     status::count_turn,
 };
@@ -24,7 +24,6 @@ use axum::{
 use http_body::Body as _;
 use jiff::Timestamp;
 use ringfence_http::Standing;
-use ringfence_policy::agents::registry::ProviderKind;
 use std::{
     borrow::Cow,
     collections::BTreeSet,
@@ -63,13 +62,13 @@ pub(super) async fn answer(state: &Arc<State>, gate: Option<&Gate>, request: Req
         Ok(route) => route,
         Err((status, why)) => return refuse_unread(&shared, status, &why, request).await,
     };
-    let llm = &shared.config.llm;
+    let (llm, wire) = (&shared.config.llm, Wire::on(kind, route));
     let json = |body: Body| respond(StatusCode::OK, &HeaderMap::new(), relay::JSON, body);
     match route {
-        Route::Complete | Route::CountTokens => {}
+        Route::Complete | Route::Respond | Route::CountTokens => {}
         Route::Alive => return json(Body::empty()),
         Route::Models => {
-            let models = protocol(kind).models(&llm.offered().collect::<Vec<_>>());
+            let models = endpoint(wire).models(&llm.offered().collect::<Vec<_>>());
             return json(Body::from(models.to_string()));
         }
         Route::Model => match request::model(llm, request.uri().path()) {
@@ -103,7 +102,7 @@ pub(super) async fn answer(state: &Arc<State>, gate: Option<&Gate>, request: Req
             return refuse_for(&shared, 503, &why.to_string(), AFTER);
         }
     };
-    let sent = if route == Route::Complete { rewritten.body.len() } else { 0 };
+    let sent = if route.is_turn() { rewritten.body.len() } else { 0 };
     let config = &shared.config;
     let (limits, now) = ((&config.limits, &config.llm.price), Timestamp::now());
     let begun = match route {
@@ -123,9 +122,7 @@ pub(super) async fn answer(state: &Arc<State>, gate: Option<&Gate>, request: Req
         }
     };
     let part = match &state.intents {
-        Some(intents) if route == Route::Complete => {
-            Some(intents.begin(kind, &rewritten.messages, &shared.redactor))
-        }
+        Some(intents) if route.is_turn() => Some(intents.begin(wire, &rewritten.messages, &shared.redactor)),
         _ => None,
     };
     let call = Call {
@@ -137,7 +134,7 @@ pub(super) async fn answer(state: &Arc<State>, gate: Option<&Gate>, request: Req
             .messages
             .into_iter()
             .next_back()
-            .filter(|_| route == Route::Complete)
+            .filter(|_| route.is_turn())
             .map(|last| shared.redactor.json(last)),
     };
     let started = Instant::now();
@@ -155,25 +152,19 @@ pub(super) async fn answer(state: &Arc<State>, gate: Option<&Gate>, request: Req
         reserved,
         _under_way: under_way,
     };
-    let suffix = (route == Route::CountTokens).then_some("/count_tokens");
     // A client that hangs up ends what it waits for here, and nothing else: the call is made, and costs.
-    let relay = Relay::new(kind, rewritten.hides_usage, rewritten.has_many);
-    let passing = pass_on(active, suffix, rewritten.body, relay);
+    let relay = Relay::new(wire, rewritten.hides_usage, rewritten.has_many);
+    let passing = pass_on(active, endpoint(wire).path(route), rewritten.body, relay);
     let passed = tokio::spawn(passing).await;
     passed.unwrap_or_else(|_| refuse(&shared, 500, "the call failed; see the host's log"))
 }
 
 /// Makes the call; its answer follows.
-async fn pass_on(
-    mut active: ActiveCall,
-    suffix: Option<&str>,
-    body: Vec<u8>,
-    relay: Relay,
-) -> Response<Body> {
+async fn pass_on(mut active: ActiveCall, path: &str, body: Vec<u8>, relay: Relay) -> Response<Body> {
     let shared = active.shared.clone();
     let cut = active.state.cut.clone();
     let upstream = tokio::select! {
-        upstream = shared.provider.forward(suffix, body.into()) => upstream.map_err(|error| error.message),
+        upstream = shared.provider.forward(path, body.into()) => upstream.map_err(|error| error.message),
         // What was sent is the provider's to charge.
         () = cut.cancelled() => {
             let mut outcome = Outcome { error: Some(STOPPED.to_owned()), ..Outcome::default() };
@@ -221,7 +212,7 @@ fn is_stream(headers: &HeaderMap) -> bool {
 
 /// A call that was refused before it was passed on: a failed turn, if it is a turn.
 fn failed(state: &State, route: Route) {
-    if route != Route::Complete {
+    if !route.is_turn() {
         return;
     }
     state.status.send_modify(|counts| count_turn(counts, true, Usage::default()));
@@ -268,7 +259,7 @@ async fn hear_out(mut body: Body, most: usize) {
 fn passes(name: &HeaderName) -> bool {
     let name = name.as_str();
     matches!(name, "retry-after" | "retry-after-ms" | "request-id" | "x-request-id" | "x-should-retry")
-        || ProviderKind::ALL.iter().any(|kind| name.starts_with(protocol(*kind).rate_limit_prefix()))
+        || Wire::ALL.iter().any(|wire| name.starts_with(endpoint(*wire).rate_limit_prefix()))
 }
 
 /// Those of a provider's headers that a client may see. One with a credential in it, or with what hides in a log or on a

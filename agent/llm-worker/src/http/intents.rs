@@ -7,16 +7,15 @@
 use crate::{
     calls::{Begun, CallKey},
     message::{Block, Kind, ToolCall},
-    provider::protocol,
+    provider::{Wire, endpoint},
     redact::Redactor,
     report::{self, Intent, Reporter},
 };
-use ringfence_policy::agents::registry::ProviderKind;
 use ringfence_wire::trace::Via;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use std::{
-    collections::VecDeque,
+    collections::{BTreeSet, VecDeque},
     hash::{BuildHasher, DefaultHasher, Hash, Hasher, RandomState},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
@@ -89,13 +88,8 @@ impl IntentTracker {
     }
 
     /// A request that will be sent on. Reports the results that it brings, and what it asks for if that is new.
-    pub(super) fn begin(
-        &self,
-        kind: ProviderKind,
-        messages: &[Box<RawValue>],
-        redactor: &Redactor,
-    ) -> RequestPart {
-        let newest = LatestMessages::of(kind, messages);
+    pub(super) fn begin(&self, wire: Wire, messages: &[Box<RawValue>], redactor: &Redactor) -> RequestPart {
+        let newest = LatestMessages::of(wire, messages);
         let results: Vec<(u64, &ToolResult)> =
             newest.results.iter().map(|result| (self.number(&result.call), result)).collect();
         let mut tracked_intents = self.tracked_intents();
@@ -239,6 +233,8 @@ struct LatestMessages {
 /// The fields of a message that are looked at.
 #[derive(Deserialize)]
 pub(crate) struct ClientMessage {
+    /// Who speaks; none: it is no message, but of a form that has other things among them.
+    #[serde(default)]
     pub(crate) role: String,
     #[serde(default)]
     pub(crate) content: Option<Box<RawValue>>,
@@ -246,17 +242,21 @@ pub(crate) struct ClientMessage {
 }
 
 impl LatestMessages {
-    fn of(kind: ProviderKind, messages: &[Box<RawValue>]) -> Self {
+    fn of(wire: Wire, messages: &[Box<RawValue>]) -> Self {
         let mut newest = Self { number: number_of_unread(messages), ..Self::default() };
         let mut is_behind = true;
+        // Of a call that comes behind a result, that is none, whatever ids they have.
+        let mut passed = BTreeSet::new();
         for (at, raw) in messages.iter().enumerate().rev().take(MOST_BACK) {
             // What is no message is the provider's to refuse.
             let Ok(message) = serde_json::from_str::<ClientMessage>(raw.get()) else { continue };
-            let results = protocol(kind).tool_results(&message);
+            let endpoint = endpoint(wire);
+            let results = endpoint.tool_results(&message, raw);
+            passed.extend(endpoint.call_said(raw));
             match message.role.as_str() {
                 "assistant" => is_behind = false,
                 "user" if results.is_empty() => {
-                    let content = blocks(message.content.as_deref());
+                    let content = endpoint.blocks(message.content.as_deref());
                     let words = users_words(&content);
                     let is_all_reminders = words.is_empty() && !content.is_empty();
                     // Shown where there is nothing else.
@@ -268,7 +268,10 @@ impl LatestMessages {
                         break;
                     }
                 }
-                _ if is_behind => newest.results.splice(..0, results).for_each(drop),
+                _ if is_behind => {
+                    let results = results.into_iter().filter(|result| !passed.contains(&result.call));
+                    newest.results.splice(..0, results).for_each(drop);
+                }
                 _ => {}
             }
         }

@@ -6,12 +6,11 @@ use super::{request, strict_json, tool_calls::ToolCalls};
 use crate::{
     message::{Block, ToolCall},
     provider::{
-        Decode, Usage, protocol,
+        Decode, Usage, Wire, endpoint,
         sse::{Event, Events, Read},
     },
     redact::Redactor,
 };
-use ringfence_policy::agents::registry::ProviderKind;
 use serde_json::{Value, value::RawValue};
 use split_secrets::SplitSecrets;
 use std::collections::VecDeque;
@@ -58,12 +57,14 @@ pub struct Whole {
 
 /// An answer to a client.
 pub struct Relay {
-    kind: ProviderKind,
+    wire: Wire,
     hides_usage: bool,
     events: Events,
     decoder: Option<Box<dyn Decode>>,
     usage: Option<Usage>,
     text_bytes: usize,
+    /// The same of what it says once more as a whole.
+    whole_bytes: usize,
     error: Option<String>,
     /// The tool calls that a client may find in it.
     tool_calls: ToolCalls,
@@ -73,18 +74,24 @@ pub struct Relay {
 
 impl Relay {
     /// `hides_usage`: what is said of the usage alone is not the client's. `has_many`: several answers were asked for.
-    pub fn new(kind: ProviderKind, hides_usage: bool, has_many: bool) -> Self {
+    pub fn new(wire: Wire, hides_usage: bool, has_many: bool) -> Self {
         Self {
-            kind,
+            wire,
             hides_usage,
             events: Events::default(),
-            decoder: Some(protocol(kind).decoder()),
+            decoder: Some(endpoint(wire).decoder()),
             usage: None,
             text_bytes: 0,
+            whole_bytes: 0,
             error: None,
             tool_calls: ToolCalls::new(has_many),
             split_secrets: SplitSecrets::default(),
         }
+    }
+
+    /// Whose answer it is.
+    pub(super) fn wire(&self) -> Wire {
+        self.wire
     }
 
     /// Bytes that it holds of a stream: of what it reads, of what it is to tell, and of what waits to go out.
@@ -154,7 +161,7 @@ impl Relay {
         let reported = self.decoder.as_ref().and_then(|decoder| decoder.reported_usage());
         let mut outcome = Outcome {
             usage: reported.or(self.usage),
-            text_bytes: self.text_bytes,
+            text_bytes: self.text_bytes.max(self.whole_bytes),
             error: self.error,
             refused,
             ..Outcome::default()
@@ -209,20 +216,22 @@ impl Relay {
         if !read.is_object() {
             return Err("the provider sent an event that is no JSON object".into());
         }
-        let protocol = protocol(self.kind);
-        self.text_bytes += protocol.text_bytes(&read);
-        let begun = self.tool_calls.event(self.kind, &name, &read);
+        let endpoint = endpoint(self.wire);
+        self.text_bytes += endpoint.text_bytes(&read);
+        self.whole_bytes += endpoint.whole_bytes(&read);
+        let begun = self.tool_calls.event(self.wire, &name, &read);
+        let agrees = self.tool_calls.agrees(redactor);
         let rewritten = self.tool_calls.rewrite(&mut read).then(|| read.to_string());
         let data = strict_json::in_one_line(rewritten.as_deref().unwrap_or(clean.get())).into_owned();
         let event = Event { name, data };
         self.decode(&event);
-        begun?;
-        let (usage, is_alone) = protocol.event_usage(&read);
+        begun.and(agrees)?;
+        let (usage, is_alone) = endpoint.event_usage(&read);
         self.usage = usage.or(self.usage);
         if self.hides_usage && is_alone {
             return Ok(());
         }
-        self.split_secrets.pass(self.kind, (event, &read), redactor, out)?;
+        self.split_secrets.pass(self.wire, (event, &read), redactor, out)?;
         if self.is_over() {
             self.split_secrets.finish(out);
         }
@@ -283,20 +292,19 @@ impl Relay {
         if !is_error && !value.is_object() {
             refused.get_or_insert_with(|| "the provider sent an answer that is no JSON object".into());
         }
-        let protocol = protocol(self.kind);
-        let mut read = self.tool_calls.read(self.kind, &value).and_then(|()| self.tool_calls.complete());
+        let endpoint = endpoint(self.wire);
+        let mut read = self.tool_calls.read(self.wire, &value).and_then(|()| self.tool_calls.complete());
         // An error may echo what the client sent.
         if !is_error {
-            read = read.and_then(|()| protocol.check_answer(&value));
+            read = read.and_then(|()| endpoint.check_answer(&value));
         }
         let rewritten = self.tool_calls.rewrite(&mut value).then(|| value.to_string());
         refused = refused.or(read.err());
-        let reason = value.get("stop_reason").or(value.pointer("/choices/0/finish_reason"));
         let outcome = Outcome {
-            stop_reason: reason.and_then(Value::as_str).map(str::to_owned),
+            stop_reason: endpoint.stop_reason(&value),
             // One that is refused may have anything in it.
-            content: if refused.is_some() { Vec::new() } else { protocol.content(&value) },
-            usage: value.get("usage").and_then(|reported| protocol.usage(reported)),
+            content: if refused.is_some() { Vec::new() } else { endpoint.content(&value) },
+            usage: value.get("usage").and_then(|reported| endpoint.usage(reported)),
             error: value.pointer("/error/message").and_then(Value::as_str).map(str::to_owned),
             refused,
             tool_calls: self.tool_calls.finish(),
@@ -309,9 +317,9 @@ impl Relay {
 }
 
 /// What a stream says of why it breaks off, as its provider would.
-pub(super) fn error(kind: ProviderKind, why: &str) -> Vec<u8> {
-    let name = protocol(kind).error_event();
-    format!("{name}data: {}\n\n", request::error(kind, 503, why)).into_bytes()
+pub(super) fn error(wire: Wire, why: &str) -> Vec<u8> {
+    let (name, data) = request::error_event(wire, 503, why);
+    format!("{name}data: {data}\n\n").into_bytes()
 }
 
 /// Whether no client finds JSON or an event in a text: in whatever encoding, and whatever ends a line for it.

@@ -1,7 +1,10 @@
 //! What a client asks for, made into what the provider is asked for. Pure.
 
 use super::strict_json;
-use crate::{message::raw, provider::protocol};
+use crate::{
+    message::raw,
+    provider::{Wire, endpoint},
+};
 use axum::http::Method;
 use percent_encoding::percent_decode_str;
 use ringfence_policy::agents::{
@@ -13,11 +16,15 @@ use std::{borrow::Cow, collections::BTreeMap};
 
 mod tools;
 
+pub(crate) use tools::every;
+
 /// What a path stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Route {
     /// The model is to answer.
     Complete,
+    /// The same, in the newer of OpenAI's two forms.
+    Respond,
     /// Only count what a request has. Anthropic's.
     CountTokens,
     /// Which models there are: the profile's.
@@ -28,6 +35,21 @@ pub enum Route {
     Alive,
 }
 
+impl Route {
+    /// Whether the model is to answer: what is a turn, and costs.
+    pub fn is_turn(self) -> bool {
+        match self {
+            Self::Complete | Self::Respond => true,
+            Self::CountTokens | Self::Models | Self::Model | Self::Alive => false,
+        }
+    }
+}
+
+/// The API whose form has what belongs to none.
+fn first(kind: ProviderKind) -> Wire {
+    Wire::on(kind, Route::Complete)
+}
+
 /// What a request is to the provider.
 ///
 /// # Errors
@@ -36,15 +58,15 @@ pub fn route(kind: ProviderKind, method: &Method, path: &str) -> Result<Route, (
     let path = path.trim_end_matches('/');
     // A client's base URL may end in /v1 or not.
     let bare = path.strip_prefix("/v1").unwrap_or(path);
-    let routes = protocol(kind).routes();
-    let (route, wanted) = match routes.iter().find(|(path, _)| *path == bare) {
+    let routes = || Wire::of(kind).iter().flat_map(|wire| endpoint(*wire).routes());
+    let (route, wanted) = match routes().find(|(path, _)| *path == bare) {
         Some((_, route)) => (*route, Method::POST),
         None if bare == "/models" => (Route::Models, Method::GET),
         None if bare.starts_with("/models/") => (Route::Model, Method::GET),
         // Clients look whether anybody is there before they ask.
         None if bare.is_empty() => (Route::Alive, Method::HEAD),
         None => {
-            let has: Vec<_> = routes.iter().map(|(path, _)| format!("POST /v1{path}")).collect();
+            let has: Vec<_> = routes().map(|(path, _)| format!("POST /v1{path}")).collect();
             let has = format!("this agent's endpoint has {} and GET /v1/models", has.join(", "));
             return Err((404, format!("there is nothing at {path:?}; {has}")));
         }
@@ -66,8 +88,8 @@ pub fn model(llm: &Llm, path: &str) -> Result<Value, (u16, String)> {
     let asked = path.trim_end_matches('/').split_once("/models/").map_or("", |(_, model)| model);
     let decoded = percent_decode_str(asked).decode_utf8_lossy();
     match llm.offered().find(|offered| decoded == *offered || asked == *offered) {
-        Some(offered) => Ok(protocol(llm.provider).model(offered)),
-        None if llm.offers_any() && is_model(&decoded) => Ok(protocol(llm.provider).model(&decoded)),
+        Some(offered) => Ok(endpoint(first(llm.provider)).model(offered)),
+        None if llm.offers_any() && is_model(&decoded) => Ok(endpoint(first(llm.provider)).model(&decoded)),
         None => Err((404, no_model(llm, &decoded))),
     }
 }
@@ -138,13 +160,19 @@ const MODELS: [&str; 10] = [
     "model_list",
 ];
 
-/// Other names of the most tokens of an answer. Some servers take one of them over the API's own.
-const LIMITS: [&str; 5] =
-    ["n_predict", "num_predict", "max_new_tokens", "max_output_tokens", "max_tokens_to_sample"];
+/// Names of the most tokens of an answer. Some servers take one of them over the API's own.
+const LIMITS: [&str; 7] = [
+    "max_tokens",
+    "max_completion_tokens",
+    "max_output_tokens",
+    "n_predict",
+    "num_predict",
+    "max_new_tokens",
+    "max_tokens_to_sample",
+];
 
-/// Fields that are looked at or fixed, beside the profile's options, [`MANY`], [`MODELS`] and [`LIMITS`].
-const OURS: [&str; 7] =
-    ["model", "messages", "stream", "stream_options", "max_tokens", "max_completion_tokens", "tools"];
+/// Fields that are looked at or fixed, beside the profile's options, the API's own, [`MANY`], [`MODELS`] and [`LIMITS`].
+const OURS: [&str; 4] = ["model", "stream", "stream_options", "tools"];
 
 /// What names are alike by that differ only in case, as parsers that ignore it have it: long s and the Kelvin sign are
 /// an s and a k.
@@ -157,11 +185,16 @@ pub fn folded(key: &str) -> String {
     key.chars().map(ascii).flat_map(char::to_lowercase).collect()
 }
 
+/// A list in a request, item by item; what is none is the provider's to refuse.
+pub(crate) fn listed(request: &BTreeMap<String, Box<RawValue>>, key: &str) -> Vec<Box<RawValue>> {
+    request.get(key).and_then(|list| serde_json::from_str(list.get()).ok()).unwrap_or_default()
+}
+
 /// Puts in what the profile fixes: model, options, most tokens of an answer, and that there is one. Everything else stays the client's.
 ///
 /// # Errors
 /// Not a JSON object, or one whose `stream` or `stream_options` are not what they are to be, or of too many values; or a tool
-/// of the provider's that is to use another model.
+/// of the provider's that is to use another model; or a reference to what the provider keeps.
 pub fn rewrite(llm: &Llm, route: Route, body: &[u8]) -> Result<Rewritten, String> {
     // Each is kept by itself for a while.
     if !strict_json::is_light(body) {
@@ -169,8 +202,10 @@ pub fn rewrite(llm: &Llm, route: Route, body: &[u8]) -> Result<Rewritten, String
     }
     let mut fields: BTreeMap<String, Box<RawValue>> =
         serde_json::from_slice(body).map_err(|error| format!("the body is no JSON object: {error}"))?;
+    let endpoint = endpoint(Wire::on(llm.provider, route));
     // A provider may read names in any case: what only looks like one of those that are ours would count beside it.
-    let named = || OURS.iter().chain(&MANY).chain(&MODELS).chain(&LIMITS).copied();
+    let named =
+        || OURS.iter().chain(endpoint.own_fields()).chain(&MANY).chain(&MODELS).chain(&LIMITS).copied();
     let ours = || named().chain(llm.options.keys().map(String::as_str));
     fields.retain(|key, _| ours().all(|ours| key == ours || folded(key) != folded(ours)));
     MODELS.iter().for_each(|key| drop(fields.remove(*key)));
@@ -179,8 +214,8 @@ pub fn rewrite(llm: &Llm, route: Route, body: &[u8]) -> Result<Rewritten, String
     if let Some(tools) = fields.get("tools").filter(|_| !llm.options.contains_key("tools")) {
         tools::use_no_model(tools)?;
     }
-    let messages: Vec<Box<RawValue>> =
-        fields.get("messages").and_then(|m| serde_json::from_str(m.get()).ok()).unwrap_or_default();
+    endpoint.more_tools(&fields)?.iter().try_for_each(|tools| tools::use_no_model(tools))?;
+    let messages = endpoint.messages(&fields);
     // A provider that reads it freely would stream where we do not expect it.
     let streams = match fields.get("stream").map(|value| value.get()) {
         None | Some("false" | "null") => false,
@@ -189,16 +224,16 @@ pub fn rewrite(llm: &Llm, route: Route, body: &[u8]) -> Result<Rewritten, String
     };
     let mut hides_usage = false;
     let most_asked = fields.get("max_tokens").and_then(|value| value.get().parse::<u64>().ok());
-    if route == Route::Complete {
+    if route.is_turn() {
+        endpoint.keep_nothing(llm, &mut fields)?;
         // Several answers to one request have the most tokens each.
         MANY.iter().for_each(|key| drop(fields.remove(*key)));
         for (key, value) in &llm.options {
             fields.insert(key.clone(), raw(value));
         }
-        let protocol = protocol(llm.provider);
-        let keys = protocol.limit_keys(llm);
+        let keys = endpoint.limit_keys(llm);
         let asked: Vec<&str> = keys.iter().filter(|key| fields.contains_key(**key)).copied().collect();
-        let own = if asked.is_empty() { &keys[..1] } else { &asked };
+        let own = if asked.is_empty() { keys.iter().take(1).copied().collect() } else { asked };
         let others =
             LIMITS.iter().filter(|key| fields.contains_key(**key) && !llm.options.contains_key(**key));
         // Whichever of them a provider goes by, and however freely it reads a number (`1e9`, `"9"`, null for no limit).
@@ -211,10 +246,10 @@ pub fn rewrite(llm: &Llm, route: Route, body: &[u8]) -> Result<Rewritten, String
         }
         // What the profile says of it is fixed.
         if !llm.options.contains_key("thinking") {
-            protocol.fit_thinking(&mut fields, most_asked)?;
+            endpoint.fit_thinking(&mut fields, most_asked)?;
         }
         if streams {
-            hides_usage = protocol.ask_for_usage(&mut fields)?;
+            hides_usage = endpoint.ask_for_usage(&mut fields)?;
         }
     }
     let many = |key: &&str| llm.options.get(*key).and_then(Value::as_u64).is_some_and(|answers| answers > 1);
@@ -225,7 +260,21 @@ pub fn rewrite(llm: &Llm, route: Route, body: &[u8]) -> Result<Rewritten, String
 
 /// An error of our own, in the provider's form.
 pub(super) fn error(kind: ProviderKind, status: u16, message: &str) -> Value {
-    let name = match status {
+    endpoint(first(kind)).error(error_kind(status), &our_own(message))
+}
+
+/// The same as a stream's event has it, and the line before that.
+pub(super) fn error_event(wire: Wire, status: u16, message: &str) -> (&'static str, Value) {
+    endpoint(wire).error_event(error_kind(status), &our_own(message))
+}
+
+fn our_own(message: &str) -> String {
+    format!("ringfence: {message}")
+}
+
+/// What the providers call an error of this status.
+fn error_kind(status: u16) -> &'static str {
+    match status {
         401 => "authentication_error",
         403 => "permission_error",
         404 | 405 => "not_found_error",
@@ -233,8 +282,7 @@ pub(super) fn error(kind: ProviderKind, status: u16, message: &str) -> Value {
         429 => "rate_limit_error",
         500.. => "api_error",
         _ => "invalid_request_error",
-    };
-    protocol(kind).error(name, &format!("ringfence: {message}"))
+    }
 }
 
 #[cfg(test)]

@@ -2,20 +2,24 @@
 //!
 //! A client decides for itself which of an answer it believes. So what is on record are not the calls of a well-formed
 //! answer, but everything in it that has a tool's name: also where the answer breaks off, gives another reason to stop, or
-//! does not follow its own protocol. And what clients would make different calls of is refused: one goes by an index, another
+//! does not follow its own endpoint. And what clients would make different calls of is refused: one goes by an index, another
 //! by the place of what it names, a third joins what a fourth replaces.
 
 use super::{input::Input, strict_json};
-use crate::{message::ToolCall, provider::protocol};
-use ringfence_policy::agents::registry::ProviderKind;
+use crate::{
+    message::ToolCall,
+    provider::{Wire, endpoint},
+};
 use serde_json::{Value, value::RawValue};
 use std::collections::{BTreeMap, BTreeSet};
 
 mod blocks;
 mod choices;
+mod items;
 mod stray;
 
-pub(crate) use stray::none_is_stray;
+pub(crate) use items::{HOSTED, is_clients};
+pub(crate) use stray::{no_item_is_stray, none_is_stray};
 
 /// Most tool calls of an answer that are relayed.
 const MAX_CALLS: usize = 256;
@@ -67,6 +71,8 @@ enum Form {
     Custom,
     /// `function_call`, from before there were several.
     Single,
+    /// An item that is no function's: what it is to do is an object, as a whole.
+    Action,
 }
 
 /// The calls of an answer as it grows.
@@ -77,6 +83,12 @@ pub(crate) struct ToolCalls {
     reported: usize,
     /// Anthropic's blocks, by their places; those of a whole answer, too.
     blocks: Vec<BlockState>,
+    /// The items of OpenAI's newer form, by their places.
+    items: Vec<items::ItemState>,
+    /// Whether the items begin before they are whole.
+    items_begin: Option<bool>,
+    /// Inputs as their pieces are, and as they were said as a whole.
+    contested: Vec<(String, String)>,
     /// Blocks came with the answer's beginning, or it came whole.
     has_message: bool,
     /// Several answers were asked for: each chunk may have one of them, which says by its index which it is.
@@ -121,20 +133,21 @@ impl ToolCalls {
         let of = |call: &PartialCall| {
             size_of::<PartialCall>() + call.id.capacity() + call.name.capacity() + call.input.held()
         };
-        self.blocks.capacity() * size_of::<BlockState>() + self.calls.iter().map(of).sum::<usize>()
+        let items: usize = self.items.iter().map(items::ItemState::held).sum();
+        self.blocks.capacity() * size_of::<BlockState>() + items + self.calls.iter().map(of).sum::<usize>()
     }
 
     /// Takes in the data of an event, and the name that the event has.
     ///
     /// # Errors
     /// As [`Self::read`]; and clients go by the name, or do not.
-    pub(super) fn event(&mut self, kind: ProviderKind, name: &str, data: &Value) -> Result<(), String> {
-        let protocol = protocol(kind);
-        if protocol.is_misnamed(name, data) {
+    pub(super) fn event(&mut self, wire: Wire, name: &str, data: &Value) -> Result<(), String> {
+        let endpoint = endpoint(wire);
+        if endpoint.is_misnamed(name, data) {
             return ambiguous("an event whose name is not its type");
         }
-        protocol.check_answer(data)?;
-        self.read(kind, data)
+        endpoint.check_answer(data)?;
+        self.read(wire, data)
     }
 
     /// Takes in what a stream ends with.
@@ -151,8 +164,8 @@ impl ToolCalls {
     ///
     /// # Errors
     /// There are more than [`MAX_CALLS`], or clients would not all make the same calls of it.
-    pub(super) fn read(&mut self, kind: ProviderKind, data: &Value) -> Result<(), String> {
-        protocol(kind).read_calls(self, data)
+    pub(super) fn read(&mut self, wire: Wire, data: &Value) -> Result<(), String> {
+        endpoint(wire).read_calls(self, data)
     }
 
     /// Whether all that may be a call is one, now that the answer ends.

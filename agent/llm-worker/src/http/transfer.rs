@@ -114,7 +114,7 @@ pub(super) async fn relay_stream(
             Err(why) => break Some(why),
         }
     };
-    let is_over = relay.is_over();
+    let (is_over, wire) = (relay.is_over(), relay.wire());
     let (rest, mut outcome) = relay.finish(broken.is_none(), &redactor);
     last.extend(rest);
     let refused = outcome.refused.take();
@@ -122,7 +122,7 @@ pub(super) async fn relay_stream(
     let notice = match &broken {
         // What waited for more: there is none.
         Some(Break::Upstream(_)) if refused.is_none() => std::mem::take(&mut last),
-        Some(Break::Full(why)) => relay::error(active.shared.provider.kind(), why),
+        Some(Break::Full(why)) => relay::error(wire, why),
         _ => Vec::new(),
     };
     let broken = broken.map(Break::into_why).or(refused);

@@ -1,36 +1,41 @@
 //! Providers: what they are sent, what they answer, as one model whatever their protocol. Pure: one file for each
-//! provider, which implements [`Protocol`]; `upstream` makes the request and reads the stream.
+//! provider, which implements [`Protocol`] for turns, and one for each of its APIs at the HTTP endpoint, which implements
+//! [`Endpoint`]; `upstream` makes the request and reads the stream.
 
 mod anthropic;
+mod endpoint;
 mod measure;
 mod openai;
 pub mod sse;
 
 use super::{
     credentials::Scheme,
-    http::{
-        intents::{ClientMessage, ToolResult},
-        relay::split_secrets::SplitSecrets,
-        request::Route,
-        tool_calls::ToolCalls,
-    },
     message::{Block, Kind, Message, ToolCall},
-    redact::Redactor,
     rpc::{INTERNAL, RpcError, Tool},
 };
 use bytes::Bytes;
+pub use endpoint::Wire;
+pub(crate) use endpoint::{Endpoint, endpoint};
 use reqwest::header::HeaderName;
 use ringfence_policy::agents::config::{Llm, ProviderKind};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json, value::RawValue};
-use std::{
-    collections::{BTreeMap, VecDeque},
-    sync::Arc,
-};
+use std::{collections::VecDeque, sync::Arc};
 
-/// Everything that differs from one provider to another. What a limit or a check depends on has no default: a provider that
-/// needs none says so.
-pub(crate) trait Protocol: Sync {
+/// How answers are read: those of turns and those of the HTTP endpoint alike.
+pub(crate) trait Answers: Sync {
+    /// Of an answer that begins.
+    fn decoder(&self) -> Box<dyn Decode>;
+
+    /// Bytes of what an event says of the model's words, whatever they are of: text, thinking, a tool's input, an answer
+    /// beside the first. A call is charged by them where its provider does not report what it cost, so they do not depend on
+    /// whether anything else of the event is understood.
+    fn text_bytes(&self, event: &Value) -> usize;
+}
+
+/// Everything of turns that differs from one provider to another. What a limit or a check depends on has no default: a
+/// provider that needs none says so.
+pub(crate) trait Protocol: Answers {
     /// Where its API is unless the profile says otherwise, and what follows that address for an answer.
     fn address(&self) -> (&'static str, &'static str);
 
@@ -52,90 +57,6 @@ pub(crate) trait Protocol: Sync {
 
     /// What stands around the messages: made anew only when system or tools change.
     fn request_template(&self, llm: &Llm, system: Option<&str>, tools: &[Arc<Tool>]) -> RequestTemplate;
-
-    /// Of an answer that begins.
-    fn decoder(&self) -> Box<dyn Decode>;
-
-    /// Tokens, from an answer's `usage`.
-    fn usage(&self, reported: &Value) -> Option<Usage>;
-
-    /// Bytes of what an event says of the model's words, whatever they are of: text, thinking, a tool's input, an answer
-    /// beside the first. A call is charged by them where its provider does not report what it cost, so they do not depend on
-    /// whether anything else of the event is understood.
-    fn text_bytes(&self, event: &Value) -> usize;
-
-    /// What clients of the HTTP endpoint call below `/v1`, beside the list of models.
-    fn routes(&self) -> &'static [(&'static str, Route)];
-
-    /// The names of the most tokens of an answer, its own first.
-    fn limit_keys(&self, llm: &Llm) -> [&'static str; 2];
-
-    /// Has a client's request for a stream ask for the usage, too. True: the client did not.
-    ///
-    /// # Errors
-    /// What it has there is not what it is to be.
-    fn ask_for_usage(&self, request: &mut BTreeMap<String, Box<RawValue>>) -> Result<bool, String>;
-
-    /// Has what a client's request says of the model's thinking fit the most tokens of an answer, which the profile has made
-    /// less than the client `asked` for.
-    ///
-    /// # Errors
-    /// It leaves no room for thinking.
-    fn fit_thinking(
-        &self,
-        request: &mut BTreeMap<String, Box<RawValue>>,
-        asked: Option<u64>,
-    ) -> Result<(), String>;
-
-    /// A model, as its API describes one.
-    fn model(&self, model: &str) -> Value;
-
-    /// The list of models.
-    fn models(&self, models: &[&str]) -> Value;
-
-    /// An error of our own.
-    fn error(&self, kind: &str, message: &str) -> Value;
-
-    /// The line of a stream's event before an error's data.
-    fn error_event(&self) -> &'static str;
-
-    /// What the names of its headers about rate limits begin with.
-    fn rate_limit_prefix(&self) -> &'static str;
-
-    /// The tool results in a client's message.
-    fn tool_results(&self, message: &ClientMessage) -> Vec<ToolResult>;
-
-    /// The blocks of a whole answer, tool calls among them, as the provider wrote them.
-    fn content(&self, answer: &Value) -> Vec<Block>;
-
-    /// Whether an event has a name by which some clients take it for another than others do.
-    fn is_misnamed(&self, name: &str, event: &Value) -> bool;
-
-    /// Checks an answer, or an event of one, for what only some clients take for tool calls.
-    ///
-    /// # Errors
-    /// It has some.
-    fn check_answer(&self, answer: &Value) -> Result<(), String>;
-
-    /// Takes in the tool calls of an answer, or of an event of one.
-    ///
-    /// # Errors
-    /// Clients would not all make the same calls of it.
-    fn read_calls(&self, calls: &mut ToolCalls, data: &Value) -> Result<(), String>;
-
-    /// The usage in an event, where its decoder may have ended before; whether the event has nothing else.
-    fn event_usage(&self, event: &Value) -> (Option<Usage>, bool);
-
-    /// Looks for pieces of credentials in an event, by its number.
-    ///
-    /// # Errors
-    /// A credential, of which the client has a part already.
-    fn hold_back(
-        &self,
-        split: &mut SplitSecrets,
-        event: (usize, &Value),
-        redactor: &Redactor,
-    ) -> Result<(), String>;
 }
 
 /// The provider's own file.

@@ -3,17 +3,10 @@
 //! <https://platform.openai.com/docs/api-reference/chat> and `chat-streaming` beside it. Only what the conversation needs
 //! is asked for: compatible servers know less.
 
-use super::{Decode, Protocol, RequestTemplate, Usage, block_of, json_text, measure::text_bytes};
+use super::{Answers, Decode, Endpoint, Protocol, RequestTemplate, json_text, measure::text_bytes};
 use crate::{
     credentials::Scheme,
-    http::{
-        intents::{ClientMessage, ToolResult, blocks},
-        relay::split_secrets::SplitSecrets,
-        request::{Route, folded},
-        tool_calls::{ToolCalls, none_is_stray},
-    },
-    message::{Block, Image, Kind, Message, Role, raw},
-    redact::Redactor,
+    message::{Block, Image, Kind, Message, Role},
     rpc::Tool,
 };
 use decoder::Decoder;
@@ -21,21 +14,41 @@ use reqwest::header::{AUTHORIZATION, HeaderName};
 use ringfence_policy::agents::config::Llm;
 use serde::Serialize;
 use serde_json::{Map, Value, json, value::RawValue};
-use std::{collections::BTreeMap, sync::Arc};
+use std::sync::Arc;
 
+mod chat;
 mod decoder;
+mod responses;
 
+pub(crate) use responses::Responses;
+
+/// Where answers are asked for.
+const PATH: &str = "chat/completions";
+/// What the names of headers about rate limits begin with.
+const RATE_LIMITS: &str = "x-ratelimit-";
 /// How a tool's failure is said: the protocol has no field for it.
 const FAILED: &str = "[the tool failed]";
 /// The option of a stream that has it end with the usage.
 const INCLUDE_USAGE: &str = "include_usage";
 
 /// The protocol.
-pub(super) struct ChatCompletions;
+pub(crate) struct ChatCompletions;
+
+impl Answers for ChatCompletions {
+    fn decoder(&self) -> Box<dyn Decode> {
+        Box::new(Decoder::default())
+    }
+
+    fn text_bytes(&self, event: &Value) -> usize {
+        let choices = event.get("choices").and_then(Value::as_array).into_iter().flatten();
+        let said = choices.flat_map(|choice| [choice.get("delta"), choice.get("message")]).flatten();
+        said.map(text_bytes).sum()
+    }
+}
 
 impl Protocol for ChatCompletions {
     fn address(&self) -> (&'static str, &'static str) {
-        ("https://api.openai.com/v1", "chat/completions")
+        ("https://api.openai.com/v1", PATH)
     }
 
     fn key_header(&self) -> (HeaderName, Scheme) {
@@ -98,7 +111,10 @@ impl Protocol for ChatCompletions {
         }
         let mut head: Map<String, Value> = llm.options.clone();
         head.insert("model".into(), json!(llm.model));
-        head.insert(self.limit_keys(llm)[0].into(), json!(llm.max_tokens));
+        head.insert(
+            self.limit_keys(llm).first().copied().unwrap_or("max_tokens").into(),
+            json!(llm.max_tokens),
+        );
         head.insert("stream".into(), json!(true));
         head.insert("stream_options".into(), json!({ INCLUDE_USAGE: true }));
         let mut before = json_text(&head);
@@ -122,118 +138,6 @@ impl Protocol for ChatCompletions {
             before += &format!(r#"{{"role":"system","content":{}}},"#, json_text(&system));
         }
         RequestTemplate { before: before.into(), after: "]}".into() }
-    }
-
-    fn decoder(&self) -> Box<dyn Decode> {
-        Box::new(Decoder::default())
-    }
-
-    fn usage(&self, reported: &Value) -> Option<Usage> {
-        decoder::usage(reported)
-    }
-
-    fn text_bytes(&self, event: &Value) -> usize {
-        let choices = event.get("choices").and_then(Value::as_array).into_iter().flatten();
-        let said = choices.flat_map(|choice| [choice.get("delta"), choice.get("message")]).flatten();
-        said.map(text_bytes).sum()
-    }
-
-    fn routes(&self) -> &'static [(&'static str, Route)] {
-        &[("/chat/completions", Route::Complete)]
-    }
-
-    fn limit_keys(&self, llm: &Llm) -> [&'static str; 2] {
-        // OpenAI replaced the older name, which compatible servers still have.
-        match llm.base_url {
-            Some(_) => ["max_tokens", "max_completion_tokens"],
-            None => ["max_completion_tokens", "max_tokens"],
-        }
-    }
-
-    fn ask_for_usage(&self, request: &mut BTreeMap<String, Box<RawValue>>) -> Result<bool, String> {
-        let asked = request.get("stream_options").map_or("null", |options| options.get());
-        let asked: Option<Map<String, Value>> =
-            serde_json::from_str(asked).map_err(|_| "stream_options is to be an object")?;
-        let mut options = asked.unwrap_or_default();
-        let is_ours = options.get(INCLUDE_USAGE) != Some(&json!(true));
-        // Nothing that looks like it counts beside it.
-        options.retain(|key, _| folded(key) != INCLUDE_USAGE);
-        options.insert(INCLUDE_USAGE.into(), json!(true));
-        request.insert("stream_options".into(), raw(&options));
-        Ok(is_ours)
-    }
-
-    fn fit_thinking(
-        &self,
-        _request: &mut BTreeMap<String, Box<RawValue>>,
-        _asked: Option<u64>,
-    ) -> Result<(), String> {
-        // An effort is no number of tokens.
-        Ok(())
-    }
-
-    fn model(&self, model: &str) -> Value {
-        json!({ "object": "model", "id": model, "created": 0, "owned_by": "ringfence" })
-    }
-
-    fn models(&self, models: &[&str]) -> Value {
-        let listed: Vec<Value> = models.iter().map(|model| self.model(model)).collect();
-        json!({ "object": "list", "data": listed })
-    }
-
-    fn error(&self, kind: &str, message: &str) -> Value {
-        json!({ "error": { "message": message, "type": kind, "param": null, "code": null } })
-    }
-
-    fn error_event(&self) -> &'static str {
-        ""
-    }
-
-    fn rate_limit_prefix(&self) -> &'static str {
-        "x-ratelimit-"
-    }
-
-    fn tool_results(&self, message: &ClientMessage) -> Vec<ToolResult> {
-        let call = message.tool_call_id.clone().filter(|_| message.role == "tool");
-        let result = |call| ToolResult { call, is_error: false, content: blocks(message.content.as_deref()) };
-        call.into_iter().map(result).collect()
-    }
-
-    fn content(&self, answer: &Value) -> Vec<Block> {
-        let message = answer.pointer("/choices/0/message").and_then(Value::as_object).cloned();
-        let block = message.and_then(|mut message| {
-            message.insert("type".into(), "message".into());
-            block_of(message)
-        });
-        block.into_iter().collect()
-    }
-
-    fn is_misnamed(&self, name: &str, event: &Value) -> bool {
-        event.get("choices").is_some() && (name == "error" || name.starts_with("thread."))
-    }
-
-    fn check_answer(&self, answer: &Value) -> Result<(), String> {
-        none_is_stray(answer)
-    }
-
-    fn read_calls(&self, calls: &mut ToolCalls, data: &Value) -> Result<(), String> {
-        calls.choices(data)
-    }
-
-    fn event_usage(&self, event: &Value) -> (Option<Usage>, bool) {
-        let reported = event.get("usage");
-        let is_empty = event.get("choices").and_then(Value::as_array).is_some_and(Vec::is_empty);
-        let is_alone = is_empty && reported.is_some_and(Value::is_object);
-        (reported.and_then(decoder::usage), is_alone)
-    }
-
-    fn hold_back(
-        &self,
-        split: &mut SplitSecrets,
-        (number, event): (usize, &Value),
-        redactor: &Redactor,
-    ) -> Result<(), String> {
-        split.choices(number, event, redactor)
     }
 }
 
@@ -307,4 +211,20 @@ fn assistant(message: &Message) -> Option<String> {
     let calls =
         if calls.is_empty() { String::new() } else { format!(r#","tool_calls":{}"#, json_text(&calls)) };
     Some(format!(r#"{{"role":"assistant","content":{content}{calls}}}"#))
+}
+
+/// A model, as both APIs describe one.
+fn model(model: &str) -> Value {
+    json!({ "object": "model", "id": model, "created": 0, "owned_by": "ringfence" })
+}
+
+/// The list of models.
+fn models(models: &[&str]) -> Value {
+    let listed: Vec<Value> = models.iter().copied().map(model).collect();
+    json!({ "object": "list", "data": listed })
+}
+
+/// An error of our own.
+fn error(kind: &str, message: &str) -> Value {
+    json!({ "error": { "message": message, "type": kind, "param": null, "code": null } })
 }

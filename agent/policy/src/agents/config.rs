@@ -92,7 +92,7 @@ macro_rules! providers {
 providers! {
     /// Anthropic's Messages.
     Anthropic = "anthropic",
-    /// OpenAI's Chat Completions.
+    /// OpenAI's Chat Completions; at the HTTP endpoint its Responses, too.
     OpenAi = "openai",
 }
 

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{core_client::CoreClient, frame::FrameReader};
-use ProviderKind::{Anthropic, OpenAi};
+use Wire::{ChatCompletions as OpenAi, Messages as Anthropic};
 use ringfence_wire::{agent::ToCore, trace::AgentEvent};
 use serde_json::{Value, json};
 use std::sync::atomic::Ordering;
@@ -13,7 +13,7 @@ fn raws(messages: &Value) -> Vec<Box<RawValue>> {
     messages.iter().map(|message| RawValue::from_string(message.to_string()).unwrap()).collect()
 }
 
-fn begin(tracker: &IntentTracker, kind: ProviderKind, messages: &Value) -> RequestPart {
+fn begin(tracker: &IntentTracker, kind: Wire, messages: &Value) -> RequestPart {
     tracker.begin(kind, &raws(messages), &Redactor::new([]))
 }
 
@@ -310,4 +310,38 @@ async fn a_call_s_result_is_known_before_its_answer_is_over() {
         panic!("the end")
     };
     assert_eq!(over, id);
+}
+
+#[test]
+fn results_among_items_are_of_the_calls_that_they_follow() {
+    let user =
+        json!({ "type": "message", "role": "user", "content": [{ "type": "input_text", "text": "go" }] });
+    let call = |id: &str| json!({ "type": "function_call", "call_id": id, "name": "t", "arguments": "{}" });
+    let result =
+        |id: &str, text: &str| json!({ "type": "function_call_output", "call_id": id, "output": text });
+    let words = json!({ "type": "message", "role": "assistant", "content": [] });
+    let found = |items: Value| {
+        let newest = LatestMessages::of(Wire::Responses, &raws(&items));
+        assert_eq!(newest.asked.len(), 1);
+        newest
+            .results
+            .into_iter()
+            .map(|result| (result.call, json!(result.content)[0]["text"].clone()))
+            .collect::<Vec<_>>()
+    };
+    let of = |id: &str, text: &str| (id.to_owned(), json!(text));
+    // Of calls at the same time, in either order.
+    let apart = json!([user, call("a"), call("b"), result("a", "1"), result("b", "2")]);
+    let mixed = json!([user, call("a"), result("a", "1"), call("b"), result("b", "2")]);
+    assert_eq!(
+        (found(apart), found(mixed)),
+        (vec![of("a", "1"), of("b", "2")], vec![of("a", "1"), of("b", "2")])
+    );
+    let twice = json!([user, call("a"), call("a"), result("a", "1"), result("a", "2")]);
+    assert_eq!(found(twice), [of("a", "1"), of("a", "2")]);
+    // One of an id that comes again is the later call's, and what the model's words follow is an earlier one's.
+    let again = json!([user, call("a"), result("a", "old"), call("a"), result("a", "new")]);
+    assert_eq!(found(again), [of("a", "new")]);
+    let earlier = json!([user, call("a"), result("a", "old"), words, call("b"), result("b", "new")]);
+    assert_eq!(found(earlier), [of("b", "new")]);
 }

@@ -5,12 +5,15 @@
 //! changed; else what goes out is what came.
 
 use crate::{
-    provider::{protocol, sse::Event},
+    provider::{Wire, endpoint, sse::Event},
     redact::{REDACTED, Redactor},
 };
-use ringfence_policy::agents::registry::ProviderKind;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+mod parts;
+
+use parts::{Part, TEXT};
 
 /// Most events that wait, and most bytes of those behind the first. What is not decided by then goes out.
 const MOST: usize = 64;
@@ -24,6 +27,7 @@ const JSON: [&str; 2] = ["arguments", "partial_json"];
 
 /// Why a stream breaks off.
 const SPLIT: &str = "the provider sent a credential of this agent's in pieces that are kept apart";
+const BACK: &str = "the provider sent pieces of an earlier text behind those of a later one";
 const TOO_MANY: &str = "the provider sent pieces of too many fields at once";
 
 /// A field that clients join: which choice has it, and where it is there.
@@ -39,6 +43,8 @@ pub(crate) struct SplitSecrets {
     gone: usize,
     /// Fields that end in what could be the beginning of a credential.
     fields: BTreeMap<Key, Field>,
+    /// Which item's part the newest text is of, where an answer has parts.
+    newest: (u64, u64),
 }
 
 /// A field whose end is undecided.
@@ -88,7 +94,7 @@ impl SplitSecrets {
     /// A credential, of which the client has a part already.
     pub(super) fn pass(
         &mut self,
-        kind: ProviderKind,
+        wire: Wire,
         (event, read): (Event, &Value),
         redactor: &Redactor,
         out: &mut Vec<u8>,
@@ -97,7 +103,7 @@ impl SplitSecrets {
         self.bytes += event.name.len() + event.data.len();
         let ends = event.name == "error" || read.get("error").is_some_and(|error| !error.is_null());
         self.waiting.push_back(event);
-        protocol(kind).hold_back(self, (number, read), redactor)?;
+        endpoint(wire).hold_back(self, (number, read), redactor)?;
         let behind = self.bytes - self.waiting.front().map_or(0, |first| first.data.len());
         if ends || self.waiting.len() > MOST || behind > MOST_BYTES {
             self.settle(redactor, |_| true);
@@ -126,7 +132,7 @@ impl SplitSecrets {
         if at == "content_block" {
             self.over(redactor);
         }
-        let seen = self.leaves((number, 0), read, &format!("/{at}"), redactor)?;
+        let seen = self.leaves((number, 0), read, At::of(&format!("/{at}")), redactor)?;
         self.settle(redactor, |key| !seen.contains(key));
         Ok(())
     }
@@ -143,7 +149,7 @@ impl SplitSecrets {
         for (place, choice) in choices.iter().enumerate() {
             let of = choice.get("index").and_then(Value::as_u64).unwrap_or(place as u64);
             let pointer = format!("/choices/{place}/delta");
-            let seen = self.leaves((number, of), read, &pointer, redactor)?;
+            let seen = self.leaves((number, of), read, At::of(&pointer), redactor)?;
             let reason = choice.get("finish_reason").and_then(Value::as_str);
             let is_over = reason.is_some_and(|reason| !reason.is_empty());
             let newest = seen.iter().filter_map(|(_, path)| call(path)).max();
@@ -155,17 +161,43 @@ impl SplitSecrets {
         Ok(())
     }
 
+    /// Of the events of OpenAI's newer form. A part may begin with some of its text, which some clients extend.
+    pub(crate) fn parts(&mut self, number: usize, read: &Value, redactor: &Redactor) -> Result<(), String> {
+        // In one text alone it is taken out already.
+        if !redactor.found(&parts::whole_text(read), false).0.is_empty() {
+            return Err(SPLIT.to_owned());
+        }
+        let mut seen = BTreeSet::new();
+        for Part { family, place, pointer } in parts::of(read) {
+            // Some clients join the texts of all parts.
+            let of = if family == TEXT { 0 } else { place.0.saturating_add(1) };
+            let path = if family == TEXT { TEXT.to_owned() } else { format!("{family}/{}", place.1) };
+            if family == TEXT && place < self.newest {
+                return Err(BACK.to_owned());
+            }
+            if family == TEXT {
+                self.newest = place;
+            }
+            let at = At { path, pointer, is_json: family.contains("arguments") };
+            seen.extend(self.leaves((number, of), read, at, redactor)?);
+        }
+        self.settle(redactor, |key| !seen.contains(key));
+        if let Some(over) = parts::over(read) {
+            self.fields.retain(|(of, _), _| *of != over.saturating_add(1));
+        }
+        Ok(())
+    }
+
     /// Looks at all texts below a place of an event. Gives the fields among them that are undecided, or were.
     fn leaves(
         &mut self,
         (number, of): (usize, u64),
         read: &Value,
-        pointer: &str,
+        mut at: At,
         redactor: &Redactor,
     ) -> Result<BTreeSet<Key>, String> {
         let mut seen = BTreeSet::new();
-        let Some(value) = read.pointer(pointer) else { return Ok(seen) };
-        let mut at = At { path: String::new(), pointer: pointer.to_owned(), is_json: false };
+        let Some(value) = read.pointer(&at.pointer) else { return Ok(seen) };
         each(value, &mut at, &mut |at, text| {
             if text.is_empty() {
                 return Ok(());
@@ -292,6 +324,13 @@ struct At {
     /// In its event.
     pointer: String,
     is_json: bool,
+}
+
+impl At {
+    /// A place in an event below which fields have paths of their own.
+    fn of(pointer: &str) -> Self {
+        Self { path: String::new(), pointer: pointer.to_owned(), is_json: false }
+    }
 }
 
 /// Hands each text below a value to `to`.

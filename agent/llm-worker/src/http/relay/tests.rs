@@ -32,11 +32,11 @@ fn openai() -> String {
     .concat()
 }
 
-fn relay(kind: ProviderKind) -> Relay {
+fn relay(kind: Wire) -> Relay {
     Relay::new(kind, false, false)
 }
 
-fn whole(kind: ProviderKind, body: &[u8]) -> Whole {
+fn whole(kind: Wire, body: &[u8]) -> Whole {
     relay(kind).whole(false, body, &redactor())
 }
 
@@ -58,7 +58,7 @@ fn fed(mut relay: Relay, bytes: &[u8], cuts: &[usize]) -> Result<(String, Outcom
 }
 
 fn relayed(text: &str, hides: bool, cuts: &[usize]) -> (String, Outcome) {
-    fed(Relay::new(ProviderKind::OpenAi, hides, false), text.as_bytes(), cuts).unwrap()
+    fed(Relay::new(Wire::ChatCompletions, hides, false), text.as_bytes(), cuts).unwrap()
 }
 
 fn names(outcome: &Outcome) -> Vec<&str> {
@@ -95,20 +95,20 @@ fn a_credential_is_taken_out_however_it_is_escaped() {
     let call = json!({ "id": "a", "function": { "name": "t", "arguments": arguments } });
     let message = json!({ "choices": [{ "message": { "tool_calls": [call], KEY: 1 } }] }).to_string();
     let message = message.replace(KEY, &KEY.replace("sk-", r"\u0073k-"));
-    let body = String::from_utf8(whole(ProviderKind::OpenAi, message.as_bytes()).body).unwrap();
+    let body = String::from_utf8(whole(Wire::ChatCompletions, message.as_bytes()).body).unwrap();
     let read: Value = serde_json::from_str(&body).unwrap();
     let message = &read["choices"][0]["message"];
     assert_eq!(message["tool_calls"][0]["function"]["arguments"], r#"{"\u006{}":"[redacted]"}"#);
     assert_eq!(message["[redacted]"], 1, "{body}");
     let body = format!(r#"{{"usage":{{"prompt_tokens":3}},"choices":[],"x":"{KEY}"}}"#);
-    let Whole { body, outcome, .. } = whole(ProviderKind::OpenAi, body.as_bytes());
+    let Whole { body, outcome, .. } = whole(Wire::ChatCompletions, body.as_bytes());
     assert!(!String::from_utf8(body).unwrap().contains(KEY));
     assert_eq!(outcome.usage.unwrap().input_tokens, 3);
 }
 
 #[test]
 fn an_answer_is_read_by_what_it_is_or_refused() {
-    let openai = ProviderKind::OpenAi;
+    let openai = Wire::ChatCompletions;
     let message = call().replace("delta", "message");
     // A whole answer, as people lay out JSON; a stream, whatever it is said to be.
     let json = message.replace(",\"function", ",\n\n\"function");
@@ -164,9 +164,9 @@ fn what_goes_out_is_what_was_read() {
         for text in
             [format!(": x\n{line}\n\n"), format!("{as_it_goes}{line}"), format!("data: {{}}\n{line}\n\n")]
         {
-            let whole = whole(ProviderKind::OpenAi, text.as_bytes());
+            let whole = whole(Wire::ChatCompletions, text.as_bytes());
             assert!(whole.outcome.refused.is_some() || whole.form == JSON, "{text}");
-            assert!(fed(relay(ProviderKind::OpenAi), text.as_bytes(), &[]).is_err(), "{text}");
+            assert!(fed(relay(Wire::ChatCompletions), text.as_bytes(), &[]).is_err(), "{text}");
         }
     }
     let cases = [
@@ -190,9 +190,9 @@ fn what_goes_out_is_what_was_read() {
         }
     }
     for data in ["5", "[1]", "x", "\u{feff}{}", "[DONE] x", "null"] {
-        assert!(fed(relay(ProviderKind::OpenAi), chunk(data).as_bytes(), &[]).is_err(), "{data}");
+        assert!(fed(relay(Wire::ChatCompletions), chunk(data).as_bytes(), &[]).is_err(), "{data}");
     }
-    assert!(fed(relay(ProviderKind::OpenAi), "event: \u{2028}\ndata: {}\n\n".as_bytes(), &[]).is_err());
+    assert!(fed(relay(Wire::ChatCompletions), "event: \u{2028}\ndata: {}\n\n".as_bytes(), &[]).is_err());
 }
 
 #[test]
@@ -204,15 +204,15 @@ fn what_another_parser_would_find_a_call_in_is_not_relayed() {
             // In a stream, also without an end; a whole answer, or a stream that is called one.
             for text in [chunk(&text), format!("data: {text}"), format!("data: {text}\n")] {
                 let text = text.replace('\n', end);
-                assert!(fed(relay(ProviderKind::OpenAi), text.as_bytes(), &[]).is_err(), "{text:?}");
-                let whole = whole(ProviderKind::OpenAi, text.as_bytes());
+                assert!(fed(relay(Wire::ChatCompletions), text.as_bytes(), &[]).is_err(), "{text:?}");
+                let whole = whole(Wire::ChatCompletions, text.as_bytes());
                 assert!(whole.outcome.refused.is_some(), "{text:?}");
             }
         }
-        assert!(whole(ProviderKind::OpenAi, text.as_bytes()).outcome.refused.is_some(), "{odd}, whole");
+        assert!(whole(Wire::ChatCompletions, text.as_bytes()).outcome.refused.is_some(), "{odd}, whole");
     }
     let text = [chunk(&call()).as_bytes(), b"data: \xff{}\r\r"].concat();
-    assert!(fed(relay(ProviderKind::OpenAi), &text, &[]).is_err(), "bytes that are no text");
+    assert!(fed(relay(Wire::ChatCompletions), &text, &[]).is_err(), "bytes that are no text");
     assert_eq!(names(&relayed(&chunk(&call()), false, &[]).1), ["t"], "the control");
 }
 
@@ -221,25 +221,25 @@ fn nothing_is_relayed_that_clients_find_different_calls_in() {
     let input =
         chunk(r#"{"choices":[{"delta":{"tool_calls":[{"index":0,"function":{"arguments":"{}"}}]}}]}"#);
     let end = "data: [DONE]\n\n";
-    let mut begun = relay(ProviderKind::OpenAi);
+    let mut begun = relay(Wire::ChatCompletions);
     assert!(begun.feed(input.as_bytes(), &redactor()).is_ok(), "its name may come later");
     let error = begun.feed(end.as_bytes(), &redactor()).unwrap_err();
     assert!(error.contains("without a name"), "{error}");
-    assert!(fed(relay(ProviderKind::OpenAi), input.as_bytes(), &[]).is_err(), "at the end of the stream");
-    assert!(whole(ProviderKind::OpenAi, (input.clone() + end).as_bytes()).outcome.refused.is_some());
+    assert!(fed(relay(Wire::ChatCompletions), input.as_bytes(), &[]).is_err(), "at the end of the stream");
+    assert!(whole(Wire::ChatCompletions, (input.clone() + end).as_bytes()).outcome.refused.is_some());
     let name = input.replace("\"arguments\":\"{}\"", "\"name\":\"t\"");
     assert_eq!(names(&relayed(&(name + &input + end), false, &[]).1), ["t"], "the control");
     let block =
         r#"{"type":"content_block_start","index":0,"content_block":{"type":"tool_use","id":"a","name":"t"}}"#;
     for (name, goes) in [("content_block_start", true), ("ping", false)] {
         let event = format!("event: {name}\n{}", chunk(block));
-        assert_eq!(fed(relay(ProviderKind::Anthropic), event.as_bytes(), &[]).is_ok(), goes, "{name}");
+        assert_eq!(fed(relay(Wire::Messages), event.as_bytes(), &[]).is_ok(), goes, "{name}");
     }
 }
 
 #[test]
 fn a_call_is_told_once_when_it_is_complete() {
-    let mut relay = relay(ProviderKind::OpenAi);
+    let mut relay = relay(Wire::ChatCompletions);
     let piece = |input: &str| {
         chunk(&format!(
             r#"{{"choices":[{{"delta":{{"tool_calls":[{{"index":0,"function":{{"arguments":"{input}"}}}}]}}}}]}}"#
@@ -258,10 +258,10 @@ fn a_call_is_told_once_when_it_is_complete() {
 fn what_is_no_message_is_refused() {
     for odd in [r#""x""#, "1", "true", "[]", r#"[{"type":"text"}]"#] {
         let body = format!(r#"{{"choices":[{{"message":{odd}}}]}}"#);
-        let whole = whole(ProviderKind::OpenAi, body.as_bytes());
+        let whole = whole(Wire::ChatCompletions, body.as_bytes());
         assert!(whole.outcome.refused.is_some() && whole.outcome.content.is_empty(), "{odd}");
     }
-    let said = whole(ProviderKind::OpenAi, br#"{"choices":[{"message":{"content":"x"}}]}"#).outcome;
+    let said = whole(Wire::ChatCompletions, br#"{"choices":[{"message":{"content":"x"}}]}"#).outcome;
     assert_eq!((said.refused, said.content.len()), (None, 1), "the control");
 }
 
@@ -269,31 +269,26 @@ fn what_is_no_message_is_refused() {
 fn what_would_take_too_much_memory_is_refused_before_it_is_read() {
     // With an escape, in which a credential could hide.
     let of = |many: usize| format!(r#"{{"x":[{}0],"y":"\u00e9"}}"#, "0,".repeat(many));
-    assert!(whole(ProviderKind::OpenAi, of(1 << 21).as_bytes()).outcome.refused.is_some());
-    assert!(fed(relay(ProviderKind::OpenAi), chunk(&of(1 << 21)).as_bytes(), &[]).is_err());
-    assert!(whole(ProviderKind::OpenAi, of(1 << 10).as_bytes()).outcome.refused.is_none(), "the control");
+    assert!(whole(Wire::ChatCompletions, of(1 << 21).as_bytes()).outcome.refused.is_some());
+    assert!(fed(relay(Wire::ChatCompletions), chunk(&of(1 << 21)).as_bytes(), &[]).is_err());
+    assert!(whole(Wire::ChatCompletions, of(1 << 10).as_bytes()).outcome.refused.is_none(), "the control");
 }
 
 #[test]
 fn calls_elsewhere_are_not_relayed() {
     let hidden = format!(r#"{{"chunk":{}}}"#, call());
-    assert!(fed(relay(ProviderKind::OpenAi), chunk(&hidden).as_bytes(), &[]).is_err());
-    assert!(whole(ProviderKind::OpenAi, hidden.as_bytes()).outcome.refused.is_some());
+    assert!(fed(relay(Wire::ChatCompletions), chunk(&hidden).as_bytes(), &[]).is_err());
+    assert!(whole(Wire::ChatCompletions, hidden.as_bytes()).outcome.refused.is_some());
     let echo = format!(r#"{{"detail":[{{"input":{}}}]}}"#, call());
-    let error = relay(ProviderKind::OpenAi).whole(true, echo.as_bytes(), &redactor());
+    let error = relay(Wire::ChatCompletions).whole(true, echo.as_bytes(), &redactor());
     assert_eq!((error.outcome.refused, error.body), (None, echo.into_bytes()));
 }
 
 #[test]
 fn nothing_goes_out_behind_the_end() {
     let stop = chunk(r#"{"type":"message_stop"}"#);
-    for (kind, end) in [(ProviderKind::OpenAi, "data: [DONE]\n\n"), (ProviderKind::Anthropic, stop.as_str())]
-    {
-        let end = if kind == ProviderKind::Anthropic {
-            format!("event: message_stop\n{end}")
-        } else {
-            end.to_owned()
-        };
+    for (kind, end) in [(Wire::ChatCompletions, "data: [DONE]\n\n"), (Wire::Messages, stop.as_str())] {
+        let end = if kind == Wire::Messages { format!("event: message_stop\n{end}") } else { end.to_owned() };
         let mut relay = relay(kind);
         assert!(relay.feed(b": ping\n\n", &redactor()).is_ok() && !relay.is_over());
         let behind = format!("{end}: ping\n\nno line of a stream\n\n");
@@ -309,7 +304,7 @@ fn nothing_goes_out_behind_the_end() {
 fn a_broken_stream_is_on_record_as_broken() {
     let half = chunk(r#"{"choices":[{"index":0,"delta":{"content":"half"}}]}"#);
     let cut = half.clone() + "data: {\"cho";
-    assert!(fed(relay(ProviderKind::OpenAi), cut.as_bytes(), &[]).is_err(), "in an event");
+    assert!(fed(relay(Wire::ChatCompletions), cut.as_bytes(), &[]).is_err(), "in an event");
     let (out, outcome) = relayed(&half, true, &[]);
     assert_eq!(out, half);
     assert!(outcome.error.is_some());
@@ -317,7 +312,7 @@ fn a_broken_stream_is_on_record_as_broken() {
 
 #[test]
 fn what_the_model_said_is_counted_whatever_it_is_of() {
-    let said = |kind: ProviderKind, events: &[Value]| {
+    let said = |kind: Wire, events: &[Value]| {
         let mut relay = relay(kind);
         for data in events {
             relay.feed(event(data).as_bytes(), &redactor()).unwrap();
@@ -341,11 +336,11 @@ fn what_the_model_said_is_counted_whatever_it_is_of() {
         // Behind what nobody understands, too.
         for before in [vec![], vec![json!({ "type": 7 })]] {
             let events = [before, vec![start(block.clone()), delta(piece.clone())]].concat();
-            assert_eq!(said(ProviderKind::Anthropic, &events), 40, "{events:?}");
+            assert_eq!(said(Wire::Messages, &events), 40, "{events:?}");
         }
     }
     let end = json!({ "type": "message_delta", "delta": { "stop_reason": "end_turn" } });
-    assert_eq!(said(ProviderKind::Anthropic, &[end]), 0, "the control: not the model's words");
+    assert_eq!(said(Wire::Messages, &[end]), 0, "the control: not the model's words");
     let of = |index: u64, delta: Value| json!({ "choices": [{ "index": index, "delta": delta }] });
     let call = |call: Value| of(0, json!({ "tool_calls": [call] }));
     let words = "x".repeat(40);
@@ -361,14 +356,39 @@ fn what_the_model_said_is_counted_whatever_it_is_of() {
     ] {
         for before in [vec![], vec![of(0, json!({ "content": 7 }))]] {
             let events = [before, vec![event.clone()]].concat();
-            assert_eq!(said(ProviderKind::OpenAi, &events), 40, "{events:?}");
+            assert_eq!(said(Wire::ChatCompletions, &events), 40, "{events:?}");
         }
     }
+    let piece =
+        |what: &str| json!({ "type": format!("response.{what}.delta"), "output_index": 0, "delta": words });
+    let item = |says: &str, item: Value| json!({ "type": format!("response.output_item.{says}"), "output_index": 0, "item": item });
+    let message = json!({ "type": "message", "content": [{ "type": "output_text", "text": words }] });
+    for events in [
+        vec![piece("output_text")],
+        vec![piece("refusal")],
+        vec![piece("reasoning_summary_text")],
+        vec![piece("new")],
+        vec![json!({ "type": "x", "delta": { "deep": [words] } })],
+        // What is said again as a whole counts once, and what is said as a whole alone counts, too.
+        vec![piece("output_text"), item("done", message.clone())],
+        vec![item("done", message)],
+        vec![item("done", json!({ "type": "reasoning", "encrypted_content": words }))],
+        vec![item("done", json!({ "type": "web_search_call", "action": { "query": words } }))],
+    ] {
+        assert_eq!(said(Wire::Responses, &events), 40, "{events:?}");
+    }
+    assert_eq!(
+        said(
+            Wire::Responses,
+            &[json!({ "type": "response.created", "response": { "instructions": words } })]
+        ),
+        0
+    );
 }
 
 #[test]
 fn what_is_held_of_a_stream_is_told() {
-    let fed = |kind: ProviderKind, events: &[String]| {
+    let fed = |kind: Wire, events: &[String]| {
         let mut relay = relay(kind);
         let none = relay.held();
         for event in events {
@@ -386,27 +406,27 @@ fn what_is_held_of_a_stream_is_told() {
     let tool = json!({ "type": "tool_use", "id": "a", "name": "t", "input": {} });
     let cases = [
         // A line, or data, that does not end.
-        (ProviderKind::OpenAi, vec![long.clone()]),
-        (ProviderKind::OpenAi, vec![format!("data: {long}\n")]),
-        (ProviderKind::OpenAi, vec![openai(json!({ "content": long }))]),
+        (Wire::ChatCompletions, vec![long.clone()]),
+        (Wire::ChatCompletions, vec![format!("data: {long}\n")]),
+        (Wire::ChatCompletions, vec![openai(json!({ "content": long }))]),
         (
-            ProviderKind::OpenAi,
+            Wire::ChatCompletions,
             vec![call(json!({ "name": "t" })), call(json!({ "arguments": format!("{{\"{long}") }))],
         ),
-        (ProviderKind::Anthropic, vec![start(json!({ "type": "text", "text": long }))]),
-        (ProviderKind::Anthropic, vec![start(text), piece(json!({ "type": "text_delta", "text": long }))]),
+        (Wire::Messages, vec![start(json!({ "type": "text", "text": long }))]),
+        (Wire::Messages, vec![start(text), piece(json!({ "type": "text_delta", "text": long }))]),
         (
-            ProviderKind::Anthropic,
+            Wire::Messages,
             vec![
                 start(tool),
                 piece(json!({ "type": "input_json_delta", "partial_json": format!("{{\"{long}") })),
             ],
         ),
         // Small as text, and large as values.
-        (ProviderKind::Anthropic, vec![start(json!({ "type": "x", "y": vec![0; 1 << 16] }))]),
+        (Wire::Messages, vec![start(json!({ "type": "x", "y": vec![0; 1 << 16] }))]),
         // It waits: it could be the beginning of a credential.
         (
-            ProviderKind::OpenAi,
+            Wire::ChatCompletions,
             vec![openai(json!({ "content": "x" })), openai(json!({ "other": format!("{long}sk-") }))],
         ),
     ];
@@ -416,18 +436,18 @@ fn what_is_held_of_a_stream_is_told() {
     }
     let short: Vec<String> = (0..1000).map(|_| openai(json!({ "content": "x" }))).collect();
     assert!(
-        fed(ProviderKind::OpenAi, &short).1 < 64 << 10,
+        fed(Wire::ChatCompletions, &short).1 < 64 << 10,
         "the control: an honest answer's events are not kept"
     );
     // A long line's room is not kept behind it.
     let odd = format!("id: {long}\n\n");
-    assert!(fed(ProviderKind::OpenAi, &[odd]).1 < 128 << 10);
+    assert!(fed(Wire::ChatCompletions, &[odd]).1 < 128 << 10);
 }
 
 #[test]
 fn an_event_without_end_is_refused() {
     for piece in [vec![b'x'; 1 << 20], b"data: xxxxxxxxxxxxxxxxxxxxxxxxxx\n".repeat(1 << 15)] {
-        let mut relay = relay(ProviderKind::OpenAi);
+        let mut relay = relay(Wire::ChatCompletions);
         assert!((0..20).any(|_| relay.feed(&piece, &redactor()).is_err()));
     }
 }
@@ -453,7 +473,7 @@ proptest! {
             bytes.extend_from_slice(bodies[body].as_bytes());
             bytes.extend_from_slice([&b"\n\n"[..], b"\r\r", b"\n"][end]);
         }
-        let Ok((out, outcome)) = fed(relay(ProviderKind::OpenAi), &bytes, &[]) else { return Ok(()) };
+        let Ok((out, outcome)) = fed(relay(Wire::ChatCompletions), &bytes, &[]) else { return Ok(()) };
         // It reads each line by itself, waits for no end, and goes on behind it.
         let lines = out.split(|c: char| c.is_control() || c == '\u{2028}').map(|line| line.trim_start_matches('\u{feff}').trim());
         let data = lines.filter_map(|line| line.strip_prefix("data:"));
@@ -465,7 +485,7 @@ proptest! {
 
     #[test]
     fn no_bytes_panic(bytes: Vec<u8>) {
-        for &kind in ProviderKind::ALL {
+        for &kind in Wire::ALL {
             let mut feeds = relay(kind);
             let _ = feeds.feed(&bytes, &redactor());
             feeds.finish(true, &redactor());
@@ -475,7 +495,7 @@ proptest! {
 
     #[test]
     fn no_json_panics(answer in answer()) {
-        for &kind in ProviderKind::ALL {
+        for &kind in Wire::ALL {
             for is_error in [false, true] {
                 relay(kind).whole(is_error, answer.to_string().as_bytes(), &redactor());
             }
@@ -499,7 +519,24 @@ fn answer() -> impl Strategy<Value = Value> {
     ];
     let more =
         ["custom", "arguments", "input", "name", "id", "index", "type", "partial_json", "usage", "error"];
-    let types = ["message_start", "content_block_start", "content_block_delta", "tool_use", "text", "x", ""];
+    let newer = ["output", "item", "response", "output_index", "call_id", "part", "item_id", "summary"];
+    let types = [
+        "message_start",
+        "content_block_start",
+        "content_block_delta",
+        "tool_use",
+        "text",
+        "x",
+        "",
+        "response.output_item.added",
+        "response.output_item.done",
+        "response.function_call_arguments.delta",
+        "response.content_part.added",
+        "response.completed",
+        "function_call",
+        "custom_tool_call",
+        "local_shell_call",
+    ];
     let leaf = prop_oneof![
         Just(Value::Null),
         any::<bool>().prop_map(Value::from),
@@ -507,7 +544,7 @@ fn answer() -> impl Strategy<Value = Value> {
         prop::sample::select(types.to_vec()).prop_map(Value::from),
     ];
     let value = leaf.prop_recursive(6, 48, 4, move |inner| {
-        let key = prop::sample::select([&keys[..], &more[..]].concat());
+        let key = prop::sample::select([&keys[..], &more[..], &newer[..]].concat());
         let pairs = prop::collection::vec((key, inner.clone()), 0..4);
         let object =
             pairs.prop_map(|pairs| pairs.into_iter().map(|(key, value)| (key.to_owned(), value)).collect());
@@ -517,6 +554,10 @@ fn answer() -> impl Strategy<Value = Value> {
         2 => value.clone(),
         1 => value.clone().prop_map(|value| serde_json::json!({ "choices": [{ "message": value }] })),
         1 => value.clone().prop_map(|value| serde_json::json!({ "choices": [{ "delta": value }] })),
-        1 => value.prop_map(|value| serde_json::json!({ "content": [value] })),
+        1 => value.clone().prop_map(|value| serde_json::json!({ "content": [value] })),
+        1 => value.clone().prop_map(|value| serde_json::json!({ "output": [value] })),
+        1 => (prop::sample::select(types.to_vec()), value).prop_map(
+            |(says, value)| serde_json::json!({ "type": says, "output_index": 0, "item": value, "delta": "x" })
+        ),
     ]
 }

@@ -217,7 +217,7 @@ fn a_client_chooses_among_the_models_that_the_profile_lists() {
             Ok(json!("fixed")),
             "without a list it is replaced"
         );
-        let listed = protocol(kind).models(&several.offered().collect::<Vec<_>>());
+        let listed = endpoint(first(kind)).models(&several.offered().collect::<Vec<_>>());
         assert_eq!((&listed["data"][0]["id"], &listed["data"][1]["id"]), (&json!("large"), &json!("small")));
     }
 }

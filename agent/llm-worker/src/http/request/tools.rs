@@ -12,23 +12,36 @@ use std::fmt;
 /// Types of tools that the client runs. What such a tool is called with, its schema, is its own.
 const CLIENTS: [&str; 2] = ["\"function\"", "\"custom\""];
 
+/// How deep a tool may be a list of others: no API has more than one such list in another.
+const DEEPEST: usize = 4;
+
 /// Looks for tools of the provider's that name a model: an adviser, a subagent.
 ///
 /// # Errors
 /// There is one.
 pub(super) fn use_no_model(tools: &RawValue) -> Result<(), String> {
+    list(tools, DEEPEST)
+}
+
+/// A list of tools, in which lists may be so deep.
+fn list(tools: &RawValue, deepest: usize) -> Result<(), String> {
     let listed: Vec<Box<RawValue>> = serde_json::from_str(tools.get()).unwrap_or_default();
     // What is no list is the provider's to refuse, or to take for one tool.
     let single = (!tools.get().starts_with('[')).then_some(tools);
-    listed.iter().map(|tool| &**tool).chain(single).try_for_each(tool)
+    listed.iter().map(|tool| &**tool).chain(single).try_for_each(|one| tool(one, deepest))
 }
 
-fn tool(tool: &RawValue) -> Result<(), String> {
+fn tool(tool: &RawValue, deepest: usize) -> Result<(), String> {
     if !tool.get().starts_with('{') {
         return Ok(());
     }
     let unread = |_| "tools: a tool cannot be read in one way only".to_owned();
     let Fields(fields) = serde_json::from_str(tool.get()).map_err(unread)?;
+    // Some tools are lists of others.
+    for (_, value) in fields.iter().filter(|(key, _)| folded(key) == "tools") {
+        let deepest = deepest.checked_sub(1).ok_or("tools: lists of tools are too deep in one another")?;
+        list(value, deepest)?;
+    }
     let mut types = fields.iter().filter(|(key, _)| folded(key) == "type").map(|(_, value)| value.get());
     // A type that is said twice, or in another case, is the provider's to choose.
     if types.all(|kind| kind == "null" || CLIENTS.contains(&kind)) {
@@ -45,6 +58,19 @@ fn tool(tool: &RawValue) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// What an object has under a name, in any case and as often as it is there: which of them counts is the provider's to say.
+///
+/// # Errors
+/// It cannot be read in one way only.
+pub(crate) fn every(object: &RawValue, name: &str) -> Result<Vec<Box<RawValue>>, String> {
+    if !object.get().starts_with('{') {
+        return Ok(Vec::new());
+    }
+    let unread = |_| "the request has an object that cannot be read in one way only".to_owned();
+    let Fields(fields) = serde_json::from_str(object.get()).map_err(unread)?;
+    Ok(fields.into_iter().filter(|(key, _)| folded(key) == name).map(|(_, value)| value).collect())
 }
 
 /// Whether a key says which model is meant: `model`, `models`, `analysis_models`.
@@ -151,6 +177,15 @@ mod tests {
         ] {
             assert!(!passes(&format!("[{tool}]")) && !passes(tool), "{tool}");
             assert!(!passes(&format!(r#"[{{"name":"a"}},{tool}]"#)), "{tool}");
+        }
+        let nested = |depth: usize, tool: &str| {
+            let (open, close) = (r#"{"type":"namespace","tools":["#.repeat(depth), "]}".repeat(depth));
+            format!("[{open}{tool}{close}]")
+        };
+        for (depth, tool, fits) in
+            [(3, "", true), (3, r#"{"type":"x","model":"big"}"#, false), (100_000, "", false)]
+        {
+            assert_eq!(passes(&nested(depth, tool)), fits, "{depth} {tool}");
         }
         let deep = format!(r#"{{"type":"x","parameters":{}{}}}"#, "[".repeat(1 << 20), "]".repeat(1 << 20));
         assert!(!passes(&format!("[{deep}]")));

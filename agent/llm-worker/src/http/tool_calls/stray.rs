@@ -1,10 +1,16 @@
-//! Calls in an answer of OpenAI's where nothing reads them but some client. Pure.
+//! Calls in an answer of OpenAI's, in either of its forms, where nothing reads them but some client. Pure.
 
 use super::{Value, ambiguous};
 use crate::http::request::folded;
 
 /// What has calls in it, or is in what has.
 const KEYS: [&str; 3] = ["choices", "tool_calls", "function_call"];
+
+/// The same of the newer form.
+const ITEMS: [&str; 5] = ["output", "item", "choices", "tool_calls", "function_call"];
+/// What echoes the client's own words there, or has texts alone.
+const ECHOES: [&str; 9] =
+    ["error", "metadata", "tools", "tool_choice", "instructions", "input", "prompt", "text", "logprobs"];
 
 /// Where in an answer something is.
 #[derive(Clone, Copy)]
@@ -28,6 +34,31 @@ pub(crate) fn none_is_stray(answer: &Value) -> Result<(), String> {
     match is_in(At::Answer, answer) {
         true => ambiguous("tool calls where none belong"),
         false => Ok(()),
+    }
+}
+
+/// The same of the newer form, whose calls are among an answer's items.
+///
+/// # Errors
+/// There are some.
+pub(crate) fn no_item_is_stray(answer: &Value) -> Result<(), String> {
+    match is_item_in(true, answer) {
+        true => ambiguous("tool calls where none belong"),
+        false => Ok(()),
+    }
+}
+
+/// `is_answer`: items have their place here.
+fn is_item_in(is_answer: bool, value: &Value) -> bool {
+    match value {
+        Value::Array(items) => items.iter().any(|item| is_item_in(false, item)),
+        Value::Object(fields) => fields.iter().any(|(key, value)| match key.as_str() {
+            "output" | "item" if is_answer => false,
+            key if ECHOES.contains(&key) => false,
+            "response" if is_answer => is_item_in(true, value),
+            key => (ITEMS.contains(&folded(key).as_str()) && has_any(value)) || is_item_in(false, value),
+        }),
+        _ => false,
     }
 }
 

@@ -1,14 +1,14 @@
 //! The tool calls that are found in an answer are those that its client runs.
 
 use super::*;
-use ProviderKind::{Anthropic, OpenAi};
+use Wire::{ChatCompletions as OpenAi, Messages as Anthropic};
 use proptest::prelude::*;
 use serde_json::json;
 
 mod complete;
 mod rewrite;
 
-fn calls(kind: ProviderKind, events: &[Value]) -> Vec<(String, String, String)> {
+fn calls(kind: Wire, events: &[Value]) -> Vec<(String, String, String)> {
     let mut found = ToolCalls::default();
     events.iter().for_each(|event| found.read(kind, event).unwrap());
     let named = found.calls.iter().filter(|call| call.number.is_some()).count();
@@ -225,12 +225,12 @@ fn an_answer_has_only_so_many() {
 }
 
 /// Whether an answer of these events is refused, at one of them or at its end.
-fn refused(kind: ProviderKind, events: &[Value]) -> bool {
+fn refused(kind: Wire, events: &[Value]) -> bool {
     record(kind, events).is_none()
 }
 
 /// The calls on record of an answer that is relayed to its end.
-fn record(kind: ProviderKind, events: &[Value]) -> Option<Vec<(String, String, String)>> {
+fn record(kind: Wire, events: &[Value]) -> Option<Vec<(String, String, String)>> {
     let mut found = ToolCalls::default();
     for event in events {
         found.event(kind, text(event, "type"), event).ok()?;

@@ -1,11 +1,10 @@
 //! A credential reaches nobody in pieces, and what is none goes out as it came.
 
 use super::super::Relay;
-use crate::redact::Redactor;
-use ProviderKind::{Anthropic, OpenAi};
+use crate::{provider::Wire, redact::Redactor};
+use Wire::{ChatCompletions as OpenAi, Messages as Anthropic, Responses};
 use proptest::prelude::*;
 use ringfence_credentials::Secret;
-use ringfence_policy::agents::registry::ProviderKind;
 use serde_json::{Value, json};
 
 const KEY: &str = "sk-secret-0123456789";
@@ -15,15 +14,17 @@ fn redactor() -> Redactor {
 }
 
 /// An event as it goes out.
-fn event(kind: ProviderKind, data: &Value) -> String {
+fn event(kind: Wire, data: &Value) -> String {
     match kind {
-        Anthropic => format!("event: {}\ndata: {data}\n\n", data["type"].as_str().unwrap_or_default()),
-        OpenAi => format!("data: {data}\n\n"),
+        Anthropic | Responses => {
+            format!("event: {}\ndata: {data}\n\n", data["type"].as_str().unwrap_or_default())
+        }
+        Wire::ChatCompletions => format!("data: {data}\n\n"),
     }
 }
 
 /// What goes out of a stream, event by event, and what at its end; or why it breaks off.
-fn relayed(kind: ProviderKind, events: &[Value]) -> Result<Vec<String>, String> {
+fn relayed(kind: Wire, events: &[Value]) -> Result<Vec<String>, String> {
     let mut relay = Relay::new(kind, false, true);
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
     let mut out = Vec::new();
@@ -35,7 +36,7 @@ fn relayed(kind: ProviderKind, events: &[Value]) -> Result<Vec<String>, String> 
     outcome.refused.map_or(Ok(out), Err)
 }
 
-fn sent(kind: ProviderKind, events: &[Value]) -> String {
+fn sent(kind: Wire, events: &[Value]) -> String {
     events.iter().map(|data| event(kind, data)).collect()
 }
 
@@ -48,7 +49,7 @@ fn joined(out: &str, pointer: &str) -> String {
 
 /// A form in which pieces of something come: what stands before them, one of them, what stands behind; and where a client
 /// finds it.
-type Form = (ProviderKind, Vec<Value>, fn(&str) -> Value, Vec<Value>, &'static str);
+type Form = (Wire, Vec<Value>, fn(&str) -> Value, Vec<Value>, &'static str);
 
 fn block(block: Value) -> Vec<Value> {
     vec![json!({ "type": "content_block_start", "index": 0, "content_block": block })]
@@ -60,6 +61,19 @@ fn delta(delta: Value) -> Value {
 
 fn chunk(delta: Value) -> Value {
     json!({ "id": "c", "choices": [{ "index": 0, "delta": delta, "finish_reason": null }] })
+}
+
+fn part(says: &str, piece: &str) -> Value {
+    json!({ "type": says, "output_index": 0, "content_index": 0, "delta": piece })
+}
+
+fn item(kind: &str, key: &str) -> Value {
+    let item = json!({ "type": kind, "id": "a", "call_id": "a", "name": "t", key: "" });
+    json!({ "type": "response.output_item.added", "output_index": 0, "item": item })
+}
+
+fn completed() -> Vec<Value> {
+    vec![json!({ "type": "response.completed", "response": {} })]
 }
 
 /// Forms of what is a text, and of what is JSON.
@@ -102,6 +116,29 @@ fn forms() -> (Vec<Form>, Vec<Form>) {
             end(),
             "/choices/0/delta/tool_calls/0/custom/input",
         ),
+        (Responses, vec![], |piece| part("response.output_text.delta", piece), completed(), "/delta"),
+        (Responses, vec![], |piece| part("response.refusal.delta", piece), completed(), "/delta"),
+        (
+            Responses,
+            vec![],
+            |piece| json!({ "type": "response.reasoning_summary_text.delta", "output_index": 0, "summary_index": 1, "delta": piece }),
+            completed(),
+            "/delta",
+        ),
+        (
+            Responses,
+            vec![item("custom_tool_call", "input")],
+            |piece| part("response.custom_tool_call_input.delta", piece),
+            completed(),
+            "/delta",
+        ),
+        (
+            Responses,
+            vec![item("new", "x")],
+            |piece| json!({ "type": "response.new.delta", "output_index": 0, "delta": { "x": piece } }),
+            completed(),
+            "/delta/x",
+        ),
     ];
     let inputs: Vec<Form> = vec![
         (
@@ -131,6 +168,20 @@ fn forms() -> (Vec<Form>, Vec<Form>) {
             |piece| chunk(json!({ "function_call": { "arguments": piece } })),
             end(),
             "/choices/0/delta/function_call/arguments",
+        ),
+        (
+            Responses,
+            vec![item("function_call", "arguments")],
+            |piece| part("response.function_call_arguments.delta", piece),
+            completed(),
+            "/delta",
+        ),
+        (
+            Responses,
+            vec![item("mcp_call", "arguments")],
+            |piece| part("response.mcp_call_arguments.delta", piece),
+            completed(),
+            "/delta",
         ),
     ];
     (texts, inputs)
@@ -241,6 +292,59 @@ fn what_cannot_be_taken_out_any_more_breaks_the_stream() {
     // Some clients join the texts of all blocks.
     assert!(relayed(Anthropic, &[text(0, first), text(1, rest)]).is_err());
     assert!(relayed(Anthropic, &[text(0, first), text(1, "x")]).is_ok(), "the control");
+}
+
+#[test]
+fn parts_of_the_newer_form_are_joined_as_their_clients_do() {
+    let (first, rest) = KEY.split_at(9);
+    let text = |index: u64, text: &str| json!({ "type": "response.output_text.delta", "output_index": 0, "content_index": index, "delta": text });
+    let begun = |text: &str| json!({ "type": "response.content_part.added", "output_index": 0, "content_index": 0, "part": { "type": "output_text", "text": text } });
+    let message = |content: Value| json!({ "type": "response.output_item.added", "output_index": 0, "item": { "type": "message", "id": "m", "content": content } });
+    // A part may begin with the beginning.
+    for begin in [begun(first), message(json!([{ "type": "output_text", "text": first }]))] {
+        let out =
+            relayed(Responses, &[begin.clone(), text(0, rest), completed().remove(0)]).unwrap().concat();
+        assert!(!out.contains(first) && !out.contains(rest), "{out}");
+        assert_eq!(
+            relayed(Responses, &[begin.clone(), text(0, ".")]).unwrap().concat(),
+            sent(Responses, &[begin, text(0, ".")])
+        );
+    }
+    // Some clients join the texts of all parts.
+    let out = relayed(Responses, &[text(0, first), text(1, rest)]).unwrap().concat();
+    assert!(joined(&out, "/delta") == "[redacted]", "{out}");
+    assert_eq!(relayed(Responses, &[text(1, "x"), text(0, "x")]).unwrap_err(), super::BACK);
+    let between = json!({ "type": "response.in_progress", "response": {} });
+    assert_eq!(
+        relayed(Responses, &[text(0, first), between.clone(), text(0, rest)]).unwrap_err(),
+        super::SPLIT
+    );
+    assert!(relayed(Responses, &[text(0, first), between, text(0, ".")]).is_ok(), "the control");
+    // And do so of what is said again as a whole.
+    let content = |texts: [&str; 2]| texts.map(|text| json!({ "type": "output_text", "text": text }));
+    let said = |texts| json!({ "type": "message", "id": "m", "content": content(texts) });
+    for (texts, fits) in [([first, rest], false), ([first, "."], true), (["a [redacted]", " b"], true)] {
+        let done = json!({ "type": "response.output_item.done", "output_index": 0, "item": said(texts) });
+        let completed = json!({ "type": "response.completed", "response": { "output": [said(texts)] } });
+        for event in [done, completed] {
+            assert_eq!(relayed(Responses, std::slice::from_ref(&event)).is_ok(), fits, "{event}");
+        }
+    }
+    // What is said again as a whole has none either, and is the same as what its pieces are.
+    let arguments = |says: &str, key: &str, text: &str| json!({ "type": format!("response.function_call_arguments.{says}"), "output_index": 0, key: text });
+    let input = format!(r#"{{"k":"{KEY}"}}"#);
+    let stream = [
+        item("function_call", "arguments"),
+        arguments("delta", "delta", &input[..12]),
+        arguments("delta", "delta", &input[12..]),
+        arguments("done", "arguments", &input),
+        completed().remove(0),
+    ];
+    let out = relayed(Responses, &stream).unwrap().concat();
+    assert_eq!(
+        (joined(&out, "/delta").as_str(), joined(&out, "/arguments").as_str()),
+        (r#"{"k":"[redacted]"}"#, r#"{"k":"[redacted]"}"#)
+    );
 }
 
 #[test]

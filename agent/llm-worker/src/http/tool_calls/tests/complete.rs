@@ -3,7 +3,7 @@
 use super::*;
 
 /// One event after another; gives what each of them completed.
-fn told(kind: ProviderKind, events: &[Value]) -> Vec<Vec<(usize, String, String)>> {
+fn told(kind: Wire, events: &[Value]) -> Vec<Vec<(usize, String, String)>> {
     let mut found = ToolCalls::default();
     let of = |event: &Value| {
         found.event(kind, text(event, "type"), event).unwrap();
