@@ -2,7 +2,7 @@
 
 use crate::{
     http::request,
-    mock::{Answer, Gate, Mock, anthropic_events, chunk, openai, tool_block},
+    mock::{Answer, Gate, Mock, anthropic_events, chunk, function_item, openai, response_events, tool_block},
     role::Core,
     support::{PATIENCE, eventually},
 };
@@ -62,7 +62,15 @@ fn a_call_is_on_record_while_its_provider_holds_the_answer_open() {
     ]);
     let first = of_openai.windows(2).position(|end| end == b"\n\n").unwrap() + 2;
     let of_openai = (of_openai[..first].to_vec(), of_openai[first..].to_vec());
+    let events = response_events(&[
+        function_item("early", "bash", &[&text[..9], &text[9..]]),
+        function_item("late", "bash", &["{}"]),
+    ]);
+    // Some clients run it when its arguments are there, before its item is whole.
+    let events = events.split_at(4);
+    let of_responses = (events.0.concat(), events.1.concat());
     for (kind, path, (first, rest), word) in [
+        ("OpenAi", "/v1/responses", of_responses, "arguments.delta"),
         ("Anthropic", "/v1/messages", of_anthropic, "content_block_stop"),
         ("OpenAi", "/v1/chat/completions", of_openai, "early"),
     ] {

@@ -18,6 +18,7 @@ mod mcp_mock;
 mod memory;
 mod mock;
 mod providers;
+mod responses;
 mod role;
 mod rounds;
 mod seed;

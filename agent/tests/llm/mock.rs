@@ -265,3 +265,65 @@ pub(crate) fn openai(chunks: &[Value]) -> Vec<u8> {
 pub(crate) fn chunk(delta: Value, finish: Option<&str>) -> Value {
     json!({ "id": "c", "object": "chat.completion.chunk", "choices": [{ "index": 0, "delta": delta, "finish_reason": finish }] })
 }
+
+/// An item of OpenAI's newer form, whole, and the pieces of what is said in it or of its input; of some there are none.
+pub(crate) type Item<'a> = (Value, &'a [&'a str]);
+
+/// A message.
+pub(crate) fn message_item<'a>(pieces: &'a [&'a str]) -> Item<'a> {
+    let content = json!([{ "type": "output_text", "text": pieces.concat(), "annotations": [] }]);
+    (
+        json!({ "type": "message", "id": "msg_1", "status": "completed", "role": "assistant", "content": content }),
+        pieces,
+    )
+}
+
+/// A function's call.
+pub(crate) fn function_item<'a>(call: &str, name: &str, pieces: &'a [&'a str]) -> Item<'a> {
+    let item = json!({ "type": "function_call", "id": format!("fc_{call}"), "call_id": call, "name": name, "arguments": pieces.concat() });
+    (item, pieces)
+}
+
+/// An answer of OpenAI's newer form, as it streams.
+pub(crate) fn response_events(items: &[Item<'_>]) -> Vec<Vec<u8>> {
+    let mut events =
+        vec![event(&json!({ "type": "response.created", "response": response(&[], "in_progress") }))];
+    for (index, (whole, pieces)) in items.iter().enumerate() {
+        let (mut begun, id) = (whole.clone(), &whole["id"]);
+        let (field, says) = match whole["type"].as_str() {
+            Some("message") => ("content", "output_text"),
+            Some("function_call") => ("arguments", "function_call_arguments"),
+            Some("custom_tool_call") => ("input", "custom_tool_call_input"),
+            _ => ("status", ""),
+        };
+        begun[field] = if field == "content" { json!([]) } else { json!("") };
+        let of = |kind: &str, key: &str, value: Value| {
+            event(
+                &json!({ "type": format!("response.{kind}"), "item_id": id, "output_index": index, "content_index": 0, key: value }),
+            )
+        };
+        events.push(of("output_item.added", "item", begun));
+        if field == "content" {
+            let part = json!({ "type": "output_text", "text": "", "annotations": [] });
+            events.push(of("content_part.added", "part", part));
+        }
+        events.extend(pieces.iter().map(|piece| of(&format!("{says}.delta"), "delta", json!(piece))));
+        if !says.is_empty() {
+            let key = if field == "content" { "text" } else { field };
+            events.push(of(&format!("{says}.done"), key, json!(pieces.concat())));
+        }
+        events.push(of("output_item.done", "item", whole.clone()));
+    }
+    let whole: Vec<Value> = items.iter().map(|(whole, _)| whole.clone()).collect();
+    events.push(event(&json!({ "type": "response.completed", "response": response(&whole, "completed") })));
+    events
+}
+
+/// The same as a whole answer: 7 tokens read, 4 of the cache, 5 written.
+pub(crate) fn response(items: &[Value], status: &str) -> Value {
+    let usage =
+        json!({ "input_tokens": 11, "input_tokens_details": { "cached_tokens": 4 }, "output_tokens": 5 });
+    // It is known at the end.
+    let usage = if status == "in_progress" { Value::Null } else { usage };
+    json!({ "id": "resp_1", "object": "response", "status": status, "error": null, "output": items, "usage": usage })
+}
