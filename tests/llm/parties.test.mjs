@@ -203,6 +203,25 @@ for (const provider of PROVIDERS) {
   });
 }
 
+test("OpenAI's own SDK through the HTTP endpoint, in its newer form", { timeout: TIME }, async () => {
+  const base = `http://127.0.0.1:${ports.openai}`;
+  await eventually("the endpoint is served", () => home.status("openai")?.state === "running");
+  const before = home.status("openai").worker.http_calls;
+  const done = await sdk("responses", base, home.token("openai"));
+  const whole = "Grüße aus dem \ud83e\udd80-Land, in several pieces.";
+  assert.deepEqual([done.whole, done.pieces.join(""), done.final], [whole, whole, whole]);
+  assert.ok(done.pieces.length > 3, "it streams");
+  assert.equal(done.model, "fixed-by-the-profile");
+  assert.equal(done.stop, "response.completed");
+  assert.deepEqual([done.call, done.streamed], [["weather", { city: "Köln" }], ["weather", { city: "Köln" }]]);
+  assert.equal(done.answered, "It rains.");
+  assert.equal(done.errors.limited, 429);
+  assert.ok(["error", "0 ends"].includes(done.errors.broken), done.errors.broken);
+  assert.match(done.errors.kept, /refers to what the provider keeps/);
+  assert.equal(done.refused, 401);
+  assert.equal(home.status("openai").worker.http_calls - before, 8);
+});
+
 test("an SDK in a container, over the bridge and the unix socket", { timeout: TIME }, async () => {
   const socket = join(home.path, ".config/ringfence/sockets/anthropic/http.sock");
   const bridge = spawn(runtimeBinary, ["bridge", "--socket", socket, "--port", "0"], { stdio: ["ignore", "pipe", "ignore"] });

@@ -60,6 +60,35 @@ def with_openai(base, token):
     return out
 
 
+def with_responses(base, token):
+    client = openai.OpenAI(base_url=base + "/v1", api_key=token, max_retries=0)
+    ask = dict(model="whatever")
+    tools = [{"type": "function", "name": t["name"], "description": t["description"], "parameters": t["input_schema"]} for t in TOOLS]
+    whole = client.responses.create(input="greet me", **ask)
+    events = list(client.responses.create(input="greet me", stream=True, **ask))
+    pieces = [event.delta for event in events if event.type == "response.output_text.delta"]
+    with client.responses.stream(input="greet me", **ask) as stream:
+        final = stream.get_final_response()
+    say = [{"role": "user", "content": "weather please"}]
+    use = next(item for item in client.responses.create(input=say, tools=tools, **ask).output if item.type == "function_call")
+    with client.responses.stream(input=say, tools=tools, **ask) as stream:
+        streamed = next(item for item in stream.get_final_response().output if item.type == "function_call")
+    history = say + [use.model_dump(exclude_none=True), {"type": "function_call_output", "call_id": use.call_id, "output": "rain"}]
+    answered = client.responses.create(input=history, tools=tools, **ask)
+    out = {
+        "whole": whole.output_text, "model": whole.model, "pieces": pieces, "stop": events[-1].type, "final": final.output_text,
+        "call": [use.name, json.loads(use.arguments)], "streamed": [streamed.name, json.loads(streamed.arguments)],
+        "answered": answered.output_text, "models": [model.id for model in client.models.list()],
+    }
+    out["errors"] = errors(lambda text, **more: client.responses.create(input=text, **ask, **more), openai)
+    try:
+        client.responses.create(input="more", previous_response_id=whole.id, **ask)
+    except openai.BadRequestError as error:
+        out["errors"]["kept"] = error.body["message"]
+    out["refused"] = refused(lambda: openai.OpenAI(base_url=base + "/v1", api_key="sk-mine", max_retries=0).responses.create(input="x", **ask))
+    return out
+
+
 def errors(create, sdk):
     """What the SDK makes of a rate limit, and of a stream that breaks."""
     out = {}
@@ -78,7 +107,7 @@ def errors(create, sdk):
 
 def is_end(event):
     choices = getattr(event, "choices", None)
-    return event.type == "message_stop" if choices is None else any(choice.finish_reason for choice in choices)
+    return event.type in ("message_stop", "response.completed") if choices is None else any(choice.finish_reason for choice in choices)
 
 
 def refused(create):
@@ -89,5 +118,5 @@ def refused(create):
         return getattr(error, "status_code", str(error))
 
 
-run = {"anthropic": with_anthropic, "openai": with_openai}[sys.argv[1]]
+run = {"anthropic": with_anthropic, "openai": with_openai, "responses": with_responses}[sys.argv[1]]
 print(json.dumps(run(sys.argv[2], sys.argv[3])))
