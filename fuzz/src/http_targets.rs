@@ -95,6 +95,7 @@ fn llm(provider: ProviderKind, server: bool) -> Llm {
         price: Default::default(),
         options: Map::from_iter([("temperature".to_owned(), json!(0))]),
         models: Vec::new(),
+        provider_tools: Vec::new(),
         prompt_cache: true,
         max_mcp_rounds: 1,
         max_rounds: 1,

@@ -7,13 +7,14 @@ use super::{
     conversation::{self, Conversation},
     frame::Peer,
     history::Pieces,
+    http::request::provider_run,
     limits,
     message::{Message, Role, ToolCall},
     provider::{Answer, Piece, RequestTemplate, Usage, cut_off},
     redact::Redactor,
     remote::{RemoteResult, RemoteTool, RemoteTools},
     report::{self, Intent, Reporter},
-    rpc::{self, INTERNAL, Id, Output, RpcError, Tool, TurnParams, TurnResult},
+    rpc::{self, INTERNAL, INVALID_PARAMS, Id, Output, RpcError, Tool, TurnParams, TurnResult},
     upstream::Provider,
 };
 use audience::Audience;
@@ -255,6 +256,11 @@ impl Turns {
         usage: &mut Usage,
     ) -> Result<TurnResult, Stop> {
         self.conversation.check(&params.messages)?;
+        // The runtime is in the container, and reaches no further by its provider than by itself.
+        for block in params.messages.iter().flat_map(|message| &message.content) {
+            let refused = |why| RpcError::new(INVALID_PARAMS, why);
+            provider_run::check_content(self.llm(), block.raw()).map_err(refused)?;
+        }
         // These calls are over: nothing can be tagged for any any more.
         self.reporter.issue([]);
         params.messages.iter().for_each(|message| self.ended(message));

@@ -57,6 +57,10 @@ pub struct LlmSection {
     /// Further fields of each request to the provider: `temperature`, `thinking` and the like.
     #[schemars(with = "Option<BTreeMap<String, serde_json::Value>>")]
     pub options: Option<Located<serde_json::Map<String, serde_json::Value>>>,
+    /// What the provider may run itself for the agent: tools by their type or its beginning (`web_search`), `mcp`, `url`,
+    /// `file_id` and others; `*` is everything. Default: none.
+    #[schemars(with = "Option<Vec<String>>")]
+    pub provider_tools: Option<Located<Vec<String>>>,
     /// Whether the provider is asked to cache the prompt, where it must be asked. Default: true.
     pub prompt_cache: Option<bool>,
     /// Turns that one message may take. Default: 200.
@@ -183,6 +187,7 @@ impl LlmSection {
             max_tokens: keys.located("max_tokens", Parser::positive),
             price: keys.located("price", |p, key, v| p.keys(key, v, price)),
             options: keys.located("options", Parser::options),
+            provider_tools: keys.located("provider_tools", Parser::filled_texts),
             prompt_cache: keys.get("prompt_cache", Parser::flag),
             max_rounds: keys.located("max_rounds", Parser::positive),
             max_mcp_rounds: keys.located("max_mcp_rounds", Parser::positive),
@@ -261,6 +266,15 @@ impl Parser {
             return None;
         }
         Some(text)
+    }
+
+    /// Texts, none of them empty.
+    fn filled_texts(&mut self, path: &str, value: &Value<'_>) -> Option<Vec<String>> {
+        let Some(listed) = value.get_ref().as_array() else {
+            self.mistyped(path, value, "a list of strings");
+            return None;
+        };
+        Some(listed.iter().filter_map(|one| self.filled(path, one)).collect())
     }
 
     /// At least one text, none of them empty.

@@ -17,6 +17,7 @@ mod mcp;
 mod mcp_mock;
 mod memory;
 mod mock;
+mod provider_tools;
 mod providers;
 mod responses;
 mod role;

@@ -14,6 +14,7 @@ use ringfence_policy::agents::{
 use serde_json::{Value, value::RawValue};
 use std::{borrow::Cow, collections::BTreeMap};
 
+pub(crate) mod provider_run;
 mod tools;
 
 pub(crate) use tools::every;
@@ -193,8 +194,9 @@ pub(crate) fn listed(request: &BTreeMap<String, Box<RawValue>>, key: &str) -> Ve
 /// Puts in what the profile fixes: model, options, most tokens of an answer, and that there is one. Everything else stays the client's.
 ///
 /// # Errors
-/// Not a JSON object, or one whose `stream` or `stream_options` are not what they are to be, or of too many values; or a tool
-/// of the provider's that is to use another model; or a reference to what the provider keeps.
+/// Not a JSON object, or one whose `stream` or `stream_options` are not what they are to be, or of too many values; a tool of
+/// the provider's that is to use another model; what the provider is to run or fetch itself, and may not; or a reference to
+/// what the provider keeps.
 pub fn rewrite(llm: &Llm, route: Route, body: &[u8]) -> Result<Rewritten, String> {
     // Each is kept by itself for a while.
     if !strict_json::is_light(body) {
@@ -214,7 +216,10 @@ pub fn rewrite(llm: &Llm, route: Route, body: &[u8]) -> Result<Rewritten, String
     if let Some(tools) = fields.get("tools").filter(|_| !llm.options.contains_key("tools")) {
         tools::use_no_model(tools)?;
     }
-    endpoint.more_tools(&fields)?.iter().try_for_each(|tools| tools::use_no_model(tools))?;
+    let more_tools = endpoint.more_tools(&fields)?;
+    more_tools.iter().try_for_each(|tools| tools::use_no_model(tools))?;
+    let is_fixed = |key: &str| route.is_turn() && llm.options.contains_key(key);
+    provider_run::check(llm, Wire::on(llm.provider, route), (&fields, &more_tools), is_fixed)?;
     let messages = endpoint.messages(&fields);
     // A provider that reads it freely would stream where we do not expect it.
     let streams = match fields.get("stream").map(|value| value.get()) {

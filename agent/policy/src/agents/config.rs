@@ -120,6 +120,9 @@ pub struct Llm {
     pub price: Price,
     /// Further fields of each request.
     pub options: serde_json::Map<String, serde_json::Value>,
+    /// What the provider may run itself for clients: types of tools and beginnings of them, and names of what else has it
+    /// reach out (`mcp`, `url`, `file_id`); `*` is everything.
+    pub provider_tools: Vec<String>,
     /// Whether to ask for prompt caching.
     pub prompt_cache: bool,
     /// Calls of the model in a turn.

@@ -272,6 +272,12 @@ fn llm(section: &LlmSection, registry: &Registry, wrong: &mut Vec<Problem>) -> O
             .or(base.options.as_ref())
             .map(|o| o.value.clone())
             .unwrap_or_default(),
+        provider_tools: section
+            .provider_tools
+            .as_ref()
+            .or(base.provider_tools.as_ref())
+            .map(|tools| tools.value.clone())
+            .unwrap_or_default(),
         prompt_cache: section.prompt_cache.or(base.prompt_cache).unwrap_or(true),
         max_mcp_rounds: number(&section.max_mcp_rounds, &base.max_mcp_rounds).unwrap_or(MAX_MCP_ROUNDS),
         max_rounds: number(&section.max_rounds, &base.max_rounds).unwrap_or(MAX_ROUNDS),

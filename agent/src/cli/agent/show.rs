@@ -54,6 +54,9 @@ pub(super) fn show(args: &ShowArgs) -> anyhow::Result<ExitCode> {
     }
     text += &format!("key        {}\n", llm.api_key.as_ref().map_or_else(|| "none".to_owned(), from));
     text += &format!("max_tokens {}\n", llm.max_tokens);
+    if !llm.provider_tools.is_empty() {
+        text += &format!("provider   may run {}\n", printable(&llm.provider_tools.join(", ")));
+    }
     if let Some(limits) = limits(&config.limits) {
         text += &format!("limits     {limits}\n");
     }
@@ -135,7 +138,7 @@ fn described(config: &AgentConfig, owner: &Owner) -> Value {
         "llm": {
             "name": llm.name, "provider": llm.provider.name(), "model": llm.model, "models": llm.models, "max_tokens": llm.max_tokens,
             "base_url": llm.base_url.as_ref().map(misplaced::address), "api_key": llm.api_key.as_ref().map(from),
-            "options": options, "prompt_cache": llm.prompt_cache, "max_rounds": llm.max_rounds,
+            "options": options, "provider_tools": llm.provider_tools, "prompt_cache": llm.prompt_cache, "max_rounds": llm.max_rounds,
             "max_mcp_rounds": llm.max_mcp_rounds, "timeout": llm.timeout.as_secs(),
             "runtime_timeout": llm.runtime_timeout.as_secs(),
         },

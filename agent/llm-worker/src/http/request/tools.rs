@@ -124,20 +124,20 @@ impl<'de> Deserialize<'de> for HasModel {
 }
 
 /// An object's fields as they stand there, also those that are there twice: which of them counts is the provider's to say.
-struct Fields(Vec<(String, Box<RawValue>)>);
+pub(super) struct Fields<'a>(pub(super) Vec<(String, &'a RawValue)>);
 
-impl<'de> Deserialize<'de> for Fields {
+impl<'de> Deserialize<'de> for Fields<'de> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct All;
 
         impl<'de> Visitor<'de> for All {
-            type Value = Fields;
+            type Value = Fields<'de>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("an object")
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Fields, A::Error> {
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Fields<'de>, A::Error> {
                 let mut fields = Vec::new();
                 while let Some(field) = map.next_entry()? {
                     fields.push(field);
