@@ -5,7 +5,7 @@ use ringfence_credentials::Secret;
 use ringfence_llm_worker::http::{
     gate::Gate,
     relay::Relay,
-    request::{self, Route},
+    request::{self, Route, head},
 };
 use ringfence_llm_worker::message::ToolCall;
 use ringfence_llm_worker::provider::Wire;
@@ -41,7 +41,9 @@ pub fn endpoint(data: &[u8]) {
     let (head, body) = end.map_or((data, &[][..]), |end| (&data[..end], &data[end + 2..]));
     let Ok(head) = std::str::from_utf8(head) else { return };
     let (first, lines) = head.split_once('\n').unwrap_or((head, ""));
-    gate(lines);
+    let headers = header_lines(lines);
+    gate(&headers);
+    passed(&headers);
     let Some((method, path)) = first.split_once(' ') else { return };
     let Ok(method) = Method::from_bytes(method.as_bytes()) else { return };
     for kind in KINDS.iter().copied() {
@@ -64,7 +66,7 @@ pub fn endpoint(data: &[u8]) {
     }
 }
 
-fn gate(lines: &str) {
+fn header_lines(lines: &str) -> HeaderMap {
     let mut headers = HeaderMap::new();
     for (name, value) in lines.lines().take(100).filter_map(|line| line.split_once(':')) {
         let name = HeaderName::from_bytes(name.as_bytes());
@@ -72,7 +74,24 @@ fn gate(lines: &str) {
             headers.append(name, value);
         }
     }
-    if Gate::new(4321, TOKEN.into()).check(&headers).is_err() {
+    headers
+}
+
+/// What goes on of a client's headers is the provider's own, bounded and shown, and no credential.
+fn passed(headers: &HeaderMap) {
+    for kind in KINDS.iter().copied() {
+        let Ok(passed) = head::passed_on(kind, headers, None) else { continue };
+        assert!(passed.headers.len() <= 32);
+        for (name, value) in &passed.headers {
+            assert!(name.as_str().starts_with("anthropic-") && value.to_str().is_ok(), "{name}");
+            let mut words = name.as_str().split(['-', '_']);
+            assert!(!words.any(|word| ["key", "token", "cookie", "auth"].contains(&word)), "{name}");
+        }
+    }
+}
+
+fn gate(headers: &HeaderMap) {
+    if Gate::new(4321, TOKEN.into()).check(headers).is_err() {
         return;
     }
     let hosts: Vec<_> = headers.get_all("host").iter().collect();

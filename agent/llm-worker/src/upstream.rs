@@ -3,6 +3,7 @@
 use super::{
     credentials,
     history::Pieces,
+    http::request::head::PassedHead,
     provider::{Answer, Decode, Piece, Protocol, RequestTemplate, Usage, protocol, reported_error, sse},
     rpc::{INTERNAL, RpcError, Tool},
 };
@@ -102,15 +103,18 @@ impl Provider {
         self.protocol.request_template(&self.llm, system, tools)
     }
 
-    /// Sends a client's request on, whose answer is the client's as it is. `path`: behind the API's address.
+    /// Sends a client's request on, whose answer is the client's as it is. `path`: behind the API's address; `head`: what goes on
+    /// of the client's own.
     ///
     /// # Errors
     /// The provider cannot be reached.
-    pub async fn forward(&self, path: &str, body: Bytes) -> Result<Response, RpcError> {
-        let url = Url::parse(&format!("{}/{path}", self.base))
+    pub async fn forward(&self, path: &str, head: PassedHead, body: Bytes) -> Result<Response, RpcError> {
+        let mut url = Url::parse(&format!("{}/{path}", self.base))
             .map_err(|_| RpcError::new(INTERNAL, "the base URL is invalid"))?;
+        url.set_query(head.query);
         let mut headers = self.headers.clone();
         headers.insert(ACCEPT, HeaderValue::from_static("*/*"));
+        head.add_to(&mut headers);
         let request = self.client.post(url).headers(headers).body(body);
         let response = timeout(self.llm.timeout, request.send()).await.map_err(|_| silent())?;
         response.map_err(|error| unreachable(&error))

@@ -114,29 +114,32 @@ pub(crate) fn hello() -> Value {
 }
 
 #[test]
-fn a_stream_passes_byte_for_byte_with_our_key_and_model_and_none_of_the_clients() {
+fn a_stream_passes_byte_for_byte_with_our_key_and_model_and_the_client_s_features() {
     let stream = anthropic_events(&[text_block(&["h\u{e9}", "llo"])], "end_turn").concat();
     let mock = Mock::with([Answer::Pieces(stream.chunks(7).map(<[u8]>::to_vec).collect())]);
     let home = home(&mock, "anthropic", "http = true", "");
     let daemon = home.start();
-    let headers = "x-api-key: sk-theirs\r\nAuthorization: Bearer sk-theirs\r\nanthropic-version: 2020-01-01\r\nanthropic-beta: all\r\nX-Forwarded-Host: evil\r\n";
+    let headers = "x-api-key: sk-theirs\r\nAuthorization: Bearer sk-theirs\r\nanthropic-version: 2020-01-01\r\nanthropic-beta: a-1,b-2\r\nanthropic-dangerous-direct-browser-access: true\r\nanthropic-api-key: sk-theirs\r\nCookie: theirs\r\nX-Forwarded-Host: evil\r\n";
     let mut body = hello();
     body["metadata"] = json!({ "user_id": "u" });
+    body["of_tomorrow"] = json!({ "deep": [1.50, null] });
     let got = ask(&home, "POST", "/v1/messages?beta=true", headers, body.to_string().as_bytes());
     assert_eq!((got.status, got.whole), (200, true));
     assert!(got.head.contains("content-type: text/event-stream"), "{}", got.head);
     assert_eq!(String::from_utf8(got.body).unwrap(), String::from_utf8(stream).unwrap());
     let asked = mock.last();
-    assert_eq!(asked.line, "POST /v1/messages");
-    assert_eq!(
-        (asked.header("x-api-key"), asked.header("anthropic-version")),
-        (Some("sk-secret-key-of-a"), Some("2023-06-01"))
-    );
+    assert_eq!(asked.line, "POST /v1/messages?beta=true");
+    for (name, value) in [
+        ("x-api-key", "sk-secret-key-of-a"),
+        // What the body means depends on these.
+        ("anthropic-version", "2020-01-01"),
+        ("anthropic-beta", "a-1,b-2"),
+        ("anthropic-dangerous-direct-browser-access", "true"),
+    ] {
+        assert_eq!(asked.header(name), Some(value));
+    }
     let all = format!("{:?}", asked.headers);
-    assert!(
-        !all.contains("theirs") && asked.header("anthropic-beta").is_none() && !all.contains("evil"),
-        "{all}"
-    );
+    assert!(!all.contains("theirs") && !all.contains("evil"), "{all}");
     body["model"] = json!("fixed");
     assert_eq!(asked.body, body, "nothing else is changed");
 

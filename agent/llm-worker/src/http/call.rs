@@ -7,7 +7,10 @@ use super::{
     gate::Gate,
     record::Call,
     relay::{self, Outcome, Relay},
-    request::{self, Route},
+    request::{
+        self, Route,
+        head::{self, PassedHead},
+    },
     transfer::{RelayedBody, STOPPED, WAITING, relay_stream, relay_whole},
 };
 use crate::{
@@ -76,6 +79,10 @@ pub(super) async fn answer(state: &Arc<State>, gate: Option<&Gate>, request: Req
             Err((status, why)) => return refuse_unread(&shared, status, &why, request).await,
         },
     }
+    let head = match head::passed_on(kind, request.headers(), request.uri().query()) {
+        Ok(head) => head,
+        Err(why) => return refuse_unread(&shared, 400, &why, request).await,
+    };
     // As it is on record: of what is sent on nothing goes by it.
     let path = request.uri().path().trim_end_matches('/').to_owned();
     let (mut coming, mut held) = (request.into_body(), state.budget.requests.reserve());
@@ -154,17 +161,22 @@ pub(super) async fn answer(state: &Arc<State>, gate: Option<&Gate>, request: Req
     };
     // A client that hangs up ends what it waits for here, and nothing else: the call is made, and costs.
     let relay = Relay::new(wire, rewritten.hides_usage, rewritten.has_many);
-    let passing = pass_on(active, endpoint(wire).path(route), rewritten.body, relay);
+    let passing = pass_on(active, (endpoint(wire).path(route), head), rewritten.body, relay);
     let passed = tokio::spawn(passing).await;
     passed.unwrap_or_else(|_| refuse(&shared, 500, "the call failed; see the host's log"))
 }
 
 /// Makes the call; its answer follows.
-async fn pass_on(mut active: ActiveCall, path: &str, body: Vec<u8>, relay: Relay) -> Response<Body> {
+async fn pass_on(
+    mut active: ActiveCall,
+    (path, head): (&str, PassedHead),
+    body: Vec<u8>,
+    relay: Relay,
+) -> Response<Body> {
     let shared = active.shared.clone();
     let cut = active.state.cut.clone();
     let upstream = tokio::select! {
-        upstream = shared.provider.forward(path, body.into()) => upstream.map_err(|error| error.message),
+        upstream = shared.provider.forward(path, head, body.into()) => upstream.map_err(|error| error.message),
         // What was sent is the provider's to charge.
         () = cut.cancelled() => {
             let mut outcome = Outcome { error: Some(STOPPED.to_owned()), ..Outcome::default() };

@@ -14,6 +14,7 @@ use ringfence_policy::agents::{
 use serde_json::{Value, value::RawValue};
 use std::{borrow::Cow, collections::BTreeMap};
 
+pub mod head;
 pub(crate) mod provider_run;
 mod tools;
 

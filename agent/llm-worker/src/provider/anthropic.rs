@@ -56,6 +56,15 @@ impl Protocol for Messages {
         &[("anthropic-version", "2023-06-01")]
     }
 
+    fn client_headers(&self) -> Option<&'static str> {
+        Some("anthropic-")
+    }
+
+    fn client_query(&self) -> Option<&'static str> {
+        // Its SDKs ask so where a request has features in `anthropic-beta`.
+        Some("beta=true")
+    }
+
     fn marks_cache(&self) -> bool {
         true
     }

@@ -47,6 +47,17 @@ pub(crate) trait Protocol: Answers {
         &[]
     }
 
+    /// What the names of the headers begin with that a client's request has for it, and that go on with the request: what a
+    /// body means can depend on them.
+    fn client_headers(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// What a client's request may have behind its path for it.
+    fn client_query(&self) -> Option<&'static str> {
+        None
+    }
+
     /// Whether its cache remembers up to where a request says so.
     fn marks_cache(&self) -> bool {
         false
