@@ -76,6 +76,7 @@ fn traced_intent(intent: AgentIntent) -> TracedIntent {
         ended: intent.ended.map(clock::rfc3339),
         uid: intent.sender,
         via: intent.via,
+        session: intent.session,
         text: intent.text,
         error: intent.error,
         calls: Vec::new(),

@@ -2,7 +2,7 @@
 
 use ringfence_wire::{
     audit::{AgentReport, Payload},
-    trace::{AgentEvent, MAX_GIVEN, MAX_ID, MAX_TEXT, Renamed},
+    trace::{AgentEvent, MAX_GIVEN, MAX_ID, MAX_SESSION, MAX_TEXT, Renamed},
 };
 
 /// Most bytes of an agent's name.
@@ -48,6 +48,7 @@ pub fn check(report: AgentReport) -> Option<CheckedReport> {
 /// A worker may be subverted: its bounds are kept here, too.
 fn bounded(mut event: AgentEvent) -> Option<AgentEvent> {
     let id = |id: &str| (!id.is_empty() && id.len() <= MAX_ID).then_some(());
+    let in_session = |id: &str| (!id.is_empty() && id.len() <= MAX_SESSION).then_some(());
     let cut = |text: &mut String| {
         if let Some((at, _)) = text.char_indices().nth(MAX_TEXT) {
             text.truncate(at);
@@ -55,8 +56,9 @@ fn bounded(mut event: AgentEvent) -> Option<AgentEvent> {
     };
     match &mut event {
         AgentEvent::Began { .. } => {}
-        AgentEvent::Intent { id: of, text, .. } => {
+        AgentEvent::Intent { id: of, text, session, .. } => {
             id(of)?;
+            session.as_deref().map_or(Some(()), in_session)?;
             cut(text);
         }
         AgentEvent::IntentEnded { id: of, error, .. } => {
@@ -114,9 +116,15 @@ mod tests {
             uid: None,
             text: "\u{fc}".repeat(MAX_TEXT + 5),
             via: Via::Send,
+            session: Some("s".repeat(MAX_SESSION)),
         };
         let Some(AgentEvent::Intent { text, .. }) = checked(&long) else { panic!("refused") };
         assert_eq!(text.chars().count(), MAX_TEXT);
+        for session in [String::new(), "s".repeat(MAX_SESSION + 1)] {
+            let (id, text) = ("0123456789ab".to_owned(), String::new());
+            let intent = AgentEvent::Intent { id, uid: None, text, via: Via::Http, session: Some(session) };
+            assert_eq!(checked(&intent), None);
+        }
         assert_eq!(checked(&AgentEvent::Tagged { key: "x".repeat(MAX_ID + 1), tag: 1 }), None);
         assert_eq!(checked(&AgentEvent::Tagged { key: String::new(), tag: 1 }), None);
         let refusal =

@@ -69,20 +69,22 @@ impl Reporter {
         redactor: &Redactor,
     ) -> Intent {
         let intent = Intent { id: new_id(), conn };
-        self.asked(&intent, (uid, Via::Send), content, redactor);
+        self.asked(&intent, (uid, Via::Send, None), content, redactor);
         intent
     }
 
-    /// Somebody asks for something: `from` is who, as far as that is known, and by which way.
+    /// Somebody asks for something: who, as far as that is known, by which way, and in which
+    /// session.
     pub(crate) fn asked(
         &self,
         intent: &Intent,
-        (uid, via): (Option<u32>, Via),
+        (uid, via, session): (Option<u32>, Via, Option<&str>),
         content: &[Block],
         redactor: &Redactor,
     ) {
         let text = beginning(content, redactor);
-        self.host.report(&AgentEvent::Intent { id: intent.id.to_string(), uid, text, via });
+        let session = session.map(str::to_owned);
+        self.host.report(&AgentEvent::Intent { id: intent.id.to_string(), uid, text, via, session });
     }
 
     /// The agent is done with a message.

@@ -123,6 +123,7 @@ mod tests {
                     uid: None,
                     text: text.clone(),
                     via: Via::Send,
+                    session: Some("s".repeat(128)),
                 }),
             ),
             said(agent, CheckedPayload::Event(call)),
@@ -257,7 +258,7 @@ mod tests {
         undo += "DROP INDEX intent_tool_calls_by_order; DROP INDEX idx_sessions_uid; DROP INDEX session_bounds_by_time;
             DROP INDEX session_bounds_removing; ALTER TABLE session_bounds DROP COLUMN written;
             DROP INDEX rule_files_by_use; DROP TABLE calls_by_user; DROP INDEX tool_calls_flagged;
-            DROP INDEX sessions_by_time; DROP INDEX sessions_by_user;";
+            DROP INDEX sessions_by_time; DROP INDEX sessions_by_user; ALTER TABLE intents DROP COLUMN session;";
         writer.connection().execute_batch(&undo).expect("undoes");
         drop(writer);
         let writer = open(&file, 0).expect("opens").writer;

@@ -42,6 +42,8 @@ pub struct AgentIntent {
     pub sender: Option<u32>,
     /// Who asked.
     pub via: Via,
+    /// The session that a client says it belongs to.
+    pub session: Option<String>,
     /// Its beginning.
     pub text: String,
     /// Why it failed.
@@ -147,10 +149,10 @@ pub(crate) fn store(step: &Transaction<'_>, report: &CheckedReport) -> rusqlite:
             )
         }
         // Said again: a client tries again what had failed.
-        CheckedPayload::Event(AgentEvent::Intent { id, uid: sender, text, via }) => run(
-            "INSERT INTO intents (agent, uid, id, at, sender, text, via) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
+        CheckedPayload::Event(AgentEvent::Intent { id, uid: sender, text, via, session }) => run(
+            "INSERT INTO intents (agent, uid, id, at, sender, text, via, session) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
              ON CONFLICT (agent, id) DO UPDATE SET ended = NULL, error = NULL",
-            params![agent, uid, id, at, sender, text, word(*via)],
+            params![agent, uid, id, at, sender, text, word(*via), session],
         ),
         CheckedPayload::Event(AgentEvent::IntentEnded { id, error, moment }) => {
             run(
@@ -316,6 +318,7 @@ impl Reader {
                     ended: row.get(2)?,
                     sender: None,
                     via: Via::default(),
+                    session: None,
                     text: String::new(),
                     error: None,
                 })
@@ -334,7 +337,7 @@ impl Reader {
             ),
         };
         let text = format!(
-            "SELECT id, agent, at, ended, sender, text, error, via = 'http' FROM intents WHERE (?1 = 0 OR uid = ?1) AND {which}
+            "SELECT id, agent, at, ended, sender, text, error, via = 'http', session FROM intents WHERE (?1 = 0 OR uid = ?1) AND {which}
              ORDER BY row DESC LIMIT ?3"
         );
         let intents = rows(self.connection(), &text, params![viewer.0, value, limit], |row| {
@@ -347,6 +350,7 @@ impl Reader {
                 text: row.get(5)?,
                 error: row.get(6)?,
                 via: if row.get(7)? { Via::Http } else { Via::Send },
+                session: row.get(8)?,
             })
         });
         let mut all = intents.map_err(&fail)?;

@@ -315,4 +315,6 @@ pub(crate) const MIGRATIONS: &[&str] = &[
     CREATE INDEX sessions_by_time ON sessions (started_at);
     CREATE INDEX sessions_by_user ON sessions (uid, started_at);
     ",
+    // 20: which session a client of an agent's HTTP endpoint says that it is in. It is short: a row's 512 bytes have room for it.
+    "ALTER TABLE intents ADD COLUMN session TEXT;",
 ];

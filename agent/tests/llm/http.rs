@@ -121,7 +121,7 @@ fn a_stream_passes_byte_for_byte_with_our_key_and_model_and_the_client_s_feature
     let daemon = home.start();
     let headers = "x-api-key: sk-theirs\r\nAuthorization: Bearer sk-theirs\r\nanthropic-version: 2020-01-01\r\nanthropic-beta: a-1,b-2\r\nanthropic-dangerous-direct-browser-access: true\r\nanthropic-api-key: sk-theirs\r\nCookie: theirs\r\nX-Forwarded-Host: evil\r\n";
     let mut body = hello();
-    body["metadata"] = json!({ "user_id": "u" });
+    body["metadata"] = json!({ "user_id": "user_0_account_1_session_0199-ab" });
     body["of_tomorrow"] = json!({ "deep": [1.50, null] });
     let got = ask(&home, "POST", "/v1/messages?beta=true", headers, body.to_string().as_bytes());
     assert_eq!((got.status, got.whole), (200, true));
@@ -158,6 +158,7 @@ fn a_stream_passes_byte_for_byte_with_our_key_and_model_and_the_client_s_feature
         (&line["status"], &line["stop_reason"], &line["messages"]),
         (&json!(200), &json!("end_turn"), &json!(1))
     );
+    assert_eq!(line["session"], json!({ "id": "0199-ab", "from": "metadata.user_id" }));
     assert_eq!((&line["last"]["content"], &line["content"][0]["text"]), (&json!("hi"), &json!("h\u{e9}llo")));
 }
 

@@ -283,7 +283,7 @@ fn a_tag_is_asked_of_the_core_for_a_call_that_waits_and_for_no_other() {
         said.iter().any(|said| matches!(said, AgentEvent::IntentEnded { .. })).then_some(said)
     });
     assert!(matches!(said.first(), Some(AgentEvent::Began { moment }) if *moment > 0), "{said:?}");
-    let Some(AgentEvent::Intent { id, uid: Some(1000), text, via: Via::Send }) = said.get(1) else {
+    let Some(AgentEvent::Intent { id, uid: Some(1000), text, via: Via::Send, .. }) = said.get(1) else {
         panic!("{said:?}")
     };
     assert_eq!(text, "list the files");
@@ -369,7 +369,7 @@ fn call(core: &Core) -> String {
 pub(crate) fn call_with(core: &Core, stream: bool, messages: &Value) -> String {
     let socket = UnixStream::connect(core.dir.path().join("http.sock")).unwrap();
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
-    call_over(socket, "host: agent\r\nx-api-key: sk-theirs\r\n", stream, messages)
+    call_over(socket, "host: agent\r\nx-api-key: sk-theirs\r\nx-session-id: of-client\r\n", stream, messages)
 }
 
 pub(crate) fn call_over(
@@ -501,7 +501,7 @@ fn what_a_client_of_the_api_was_asked_and_did_is_reported_as_its_own_word() {
     });
     let [
         AgentEvent::Began { .. },
-        AgentEvent::Intent { id, uid: None, text, via: Via::Http },
+        AgentEvent::Intent { id, uid: None, text, via: Via::Http, session: Some(session) },
         AgentEvent::Call {
             key: first_key,
             id: first,
@@ -520,7 +520,7 @@ fn what_a_client_of_the_api_was_asked_and_did_is_reported_as_its_own_word() {
     else {
         panic!("{said:#?}")
     };
-    assert_eq!(text, "list the files, not [redacted]");
+    assert_eq!((text.as_str(), session.as_str()), ("list the files, not [redacted]", "of-client"));
     assert_eq!([of_first, of_second], [&Some(id.clone()), &Some(id.clone())]);
     assert_eq!((id, tool.as_str(), input.as_str()), (of_end, "bash", r#"{"command":"ls"}"#));
     assert_eq!((first.as_str(), first_ended, output.as_str()), ("h1", first_key, "a b"));

@@ -10,6 +10,8 @@ use serde::{Deserialize, Serialize};
 pub const MAX_TEXT: usize = 2000;
 /// Most bytes of an id, and of a tool's name, that a report can carry.
 pub const MAX_ID: usize = 256;
+/// Most bytes of the id of a client's session.
+pub const MAX_SESSION: usize = 128;
 /// Most bytes of an id of the provider's that was replaced by another.
 pub const MAX_GIVEN: usize = 80;
 
@@ -44,6 +46,9 @@ pub enum AgentEvent {
         /// Who asked.
         #[serde(default)]
         via: Via,
+        /// The session that a client over HTTP says it belongs to.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        session: Option<String>,
     },
     /// The agent is done with it: its calls that have no result get none any more.
     IntentEnded {
@@ -161,6 +166,9 @@ pub struct TracedIntent {
     /// Who asked.
     #[serde(default)]
     pub via: Via,
+    /// The session that a client over HTTP says it belongs to: its own word.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session: Option<String>,
     /// The beginning of its text.
     pub text: String,
     /// Why it failed.

@@ -11,6 +11,7 @@ use super::{
         self, Route,
         head::{self, PassedHead},
     },
+    session,
     transfer::{RelayedBody, STOPPED, WAITING, relay_stream, relay_whole},
 };
 use crate::{
@@ -83,6 +84,7 @@ pub(super) async fn answer(state: &Arc<State>, gate: Option<&Gate>, request: Req
         Ok(head) => head,
         Err(why) => return refuse_unread(&shared, 400, &why, request).await,
     };
+    let client_headers = request.headers().clone();
     // As it is on record: of what is sent on nothing goes by it.
     let path = request.uri().path().trim_end_matches('/').to_owned();
     let (mut coming, mut held) = (request.into_body(), state.budget.requests.reserve());
@@ -102,6 +104,8 @@ pub(super) async fn answer(state: &Arc<State>, gate: Option<&Gate>, request: Req
         Err(why) => return refuse(&shared, 400, &why),
     };
     drop(body);
+    let session = session::named(kind, &client_headers, rewritten.metadata.as_deref(), &shared.redactor);
+    drop(client_headers);
     let under_way = match state.budget.calls.begin() {
         Ok(under_way) => under_way,
         Err(why) => {
@@ -129,13 +133,16 @@ pub(super) async fn answer(state: &Arc<State>, gate: Option<&Gate>, request: Req
         }
     };
     let part = match &state.intents {
-        Some(intents) if route.is_turn() => Some(intents.begin(wire, &rewritten.messages, &shared.redactor)),
+        Some(intents) if route.is_turn() => {
+            Some(intents.begin(wire, (&rewritten.messages, session.as_ref()), &shared.redactor))
+        }
         _ => None,
     };
     let call = Call {
         path,
         streams: rewritten.streams,
         messages: rewritten.messages.len(),
+        session,
         // One that costs nothing takes little of the log.
         last: rewritten
             .messages

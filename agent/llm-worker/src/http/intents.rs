@@ -4,6 +4,7 @@
 //! tool calls, which the provider gave: the results of some come with the next request. What was asked is the client's own
 //! word: it speaks from the container.
 
+use super::session::ClientSession;
 use crate::{
     calls::{Begun, CallKey},
     message::{Block, Kind, ToolCall},
@@ -88,7 +89,12 @@ impl IntentTracker {
     }
 
     /// A request that will be sent on. Reports the results that it brings, and what it asks for if that is new.
-    pub(super) fn begin(&self, wire: Wire, messages: &[Box<RawValue>], redactor: &Redactor) -> RequestPart {
+    pub(super) fn begin(
+        &self,
+        wire: Wire,
+        (messages, session): (&[Box<RawValue>], Option<&ClientSession>),
+        redactor: &Redactor,
+    ) -> RequestPart {
         let newest = LatestMessages::of(wire, messages);
         let results: Vec<(u64, &ToolResult)> =
             newest.results.iter().map(|result| (self.number(&result.call), result)).collect();
@@ -127,7 +133,8 @@ impl IntentTracker {
             }
         };
         if std::mem::take(&mut tracked.failed) {
-            self.reporter.asked(&tracked.intent, (None, Via::Http), &newest.asked, redactor);
+            let session = session.map(|session| session.id.as_str());
+            self.reporter.asked(&tracked.intent, (None, Via::Http, session), &newest.asked, redactor);
         }
         tracked.last_seen = Instant::now();
         let (intent, _under_way) = (tracked.intent.clone(), Arc::clone(&tracked.under_way));

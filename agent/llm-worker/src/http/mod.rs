@@ -11,6 +11,7 @@
 //! | `request/` | a client's request as the provider is sent it |
 //! | `transfer`, `relay/` | an answer's way to the client; what of it is passed on, without credentials |
 //! | `tool_calls/`, `input`, `strict_json` | the tool calls in an answer that any client could find |
+//! | `session` | which session a client says it is in |
 //! | `intents` | what a client's calls tell the trace |
 //! | `budget`, `record` | bytes and calls at a time; the log of calls |
 
@@ -23,6 +24,7 @@ pub(crate) mod intents;
 pub mod record;
 pub mod relay;
 pub mod request;
+mod session;
 mod strict_json;
 pub(crate) mod tool_calls;
 mod transfer;

@@ -1,6 +1,6 @@
 //! The log of HTTP calls: one line of JSON each, beside the conversation.
 
-use super::relay::Outcome;
+use super::{relay::Outcome, session::ClientSession};
 use crate::{
     limits,
     message::{Block, ToolCall},
@@ -27,6 +27,8 @@ pub(super) struct Call {
     pub(super) path: String,
     pub(super) streams: bool,
     pub(super) messages: usize,
+    /// The session that the client says it is in.
+    pub(super) session: Option<ClientSession>,
     /// The last message, without credentials.
     pub(super) last: Option<Box<RawValue>>,
 }
@@ -39,6 +41,8 @@ struct Line<'a> {
     stream: bool,
     ms: u128,
     messages: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    session: Option<&'a ClientSession>,
     #[serde(skip_serializing_if = "Option::is_none")]
     last: Option<&'a RawValue>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -103,6 +107,7 @@ pub(super) async fn write(
         stream: call.streams,
         ms: took.as_millis(),
         messages: call.messages,
+        session: call.session.as_ref(),
         last: call.last.as_deref().filter(|last| last.get().len() <= most),
         stop_reason: outcome.stop_reason.as_deref(),
         content: &outcome.content,
@@ -157,8 +162,13 @@ mod tests {
         let message = |bytes: usize| serde_json::value::to_raw_value(&"x".repeat(bytes)).ok();
         let mut sizes = Vec::new();
         for (status, bytes) in [(200, MAX_REFUSED), (400, MAX_REFUSED), (200, MAX_MESSAGE), (400, 100)] {
-            let call =
-                Call { path: "/v1/messages".into(), streams: false, messages: 1, last: message(bytes) };
+            let call = Call {
+                path: "/v1/messages".into(),
+                streams: false,
+                messages: 1,
+                session: None,
+                last: message(bytes),
+            };
             let error = (status == 400).then(|| "\u{fc}".repeat(MAX_MESSAGE));
             let outcome = Outcome { error, ..Outcome::default() };
             write(&log, &call, status, Duration::ZERO, &outcome).await.unwrap();
@@ -168,7 +178,7 @@ mod tests {
             sizes.push((length("last"), length("error")));
         }
         assert_eq!(sizes, [(MAX_REFUSED, 0), (0, MAX_REFUSED), (0, 0), (100, MAX_REFUSED)]);
-        let call = Call { path: String::new(), streams: false, messages: 0, last: None };
+        let call = Call { path: String::new(), streams: false, messages: 0, session: None, last: None };
         let written = write(dir.path(), &call, 200, Duration::ZERO, &Outcome::default()).await;
         assert_eq!(written, Err(Unrecorded));
     }

@@ -143,6 +143,8 @@ pub struct Rewritten {
     pub(super) has_many: bool,
     /// The conversation.
     pub(super) messages: Vec<Box<RawValue>>,
+    /// What the client says of itself.
+    pub(super) metadata: Option<Box<RawValue>>,
 }
 
 /// How many answers a request is to have, or how many are made to choose from.
@@ -260,8 +262,9 @@ pub fn rewrite(llm: &Llm, route: Route, body: &[u8]) -> Result<Rewritten, String
     }
     let many = |key: &&str| llm.options.get(*key).and_then(Value::as_u64).is_some_and(|answers| answers > 1);
     let has_many = MANY[..2].iter().any(many);
+    let metadata = fields.get("metadata").cloned();
     let body = serde_json::to_vec(&fields).map_err(|error| error.to_string())?;
-    Ok(Rewritten { body, streams, hides_usage, has_many, messages })
+    Ok(Rewritten { body, streams, hides_usage, has_many, messages, metadata })
 }
 
 /// An error of our own, in the provider's form.

@@ -85,12 +85,14 @@ fn intent(out: &mut impl Write, intent: &TracedIntent) -> io::Result<()> {
         // Only the container says so, and the output makes that clear.
         (Via::Http, _) => ", as its client over HTTP says".to_owned(),
     };
+    let session =
+        intent.session.as_deref().map(|id| format!(", session {}", printable(id))).unwrap_or_default();
     let state = match (&intent.error, &intent.ended) {
         (Some(_), _) => "failed",
         (None, Some(_)) => "done",
         (None, None) => "under way",
     };
-    writeln!(out, "{id}  agent {}  {}{by}  {state}", printable(&intent.agent), intent.ts)?;
+    writeln!(out, "{id}  agent {}  {}{by}{session}  {state}", printable(&intent.agent), intent.ts)?;
     if !intent.text.is_empty() {
         writeln!(out, "  \"{}\"", short(&intent.text))?;
     }
@@ -187,6 +189,7 @@ mod tests {
                 ended: None,
                 uid: Some(0),
                 via: Via::Send,
+                session: Some("s\u{1b}[2J\n".into()),
                 text: "look\u{1b}[2J\nintent forged".into(),
                 error: None,
                 calls: vec![TracedCall {
@@ -216,6 +219,7 @@ mod tests {
             "{text}"
         );
         assert!(!text.contains('\u{1b}'), "{text}");
+        assert!(text.contains(r", session s\x1b[2J\x0a  under way"), "{text}");
         assert!(text.contains("under way") && text.contains("sent by user 0"), "{text}");
     }
 }

@@ -28,7 +28,14 @@ impl Rig {
     }
 
     fn asks(&mut self, id: &str, via: Via) {
-        self.say(AgentEvent::Intent { id: id.into(), uid: None, text: "t".into(), via });
+        self.say(AgentEvent::Intent { id: id.into(), uid: None, text: "t".into(), via, session: None });
+    }
+
+    /// The sessions of all intents, oldest first.
+    fn sessions(&self) -> Vec<Option<String>> {
+        let reader = Reader::open(&self.dir.path().join(FILE)).expect("opens");
+        let intents = reader.intents(Viewer(0), &TraceTarget::All, 100).expect("reads");
+        intents.into_iter().map(|one| one.session).collect()
     }
 
     fn call(&mut self, id: &str, intent: Option<&str>, moment: u64) {
@@ -92,6 +99,17 @@ fn a_call_that_nobody_answers_is_in_flight_until_its_intent_ends() {
     assert_eq!(rig.in_flight(30), ["left"], "then it was");
     assert!(rig.in_flight(41).is_empty());
     assert_eq!(rig.intents(), [(Via::Send, true, Some("gone".into()))]);
+}
+
+#[test]
+fn an_intent_keeps_the_session_that_it_began_in() {
+    let mut rig = Rig::new();
+    rig.asks("i", Via::Send);
+    for session in ["first", "second"] {
+        let (id, text, session) = ("j".to_owned(), "t".to_owned(), Some(session.to_owned()));
+        rig.say(AgentEvent::Intent { id, uid: None, text, via: Via::Http, session });
+    }
+    assert_eq!(rig.sessions(), [None, Some("first".to_owned())]);
 }
 
 #[test]
@@ -211,7 +229,13 @@ fn a_flood_of_one_agent_deletes_no_other_agent_s_rows() {
                 Refusal { what: "send".into(), why: "no".into(), pid: None, uid: None, container: None };
             rig.say_of(
                 agent,
-                CheckedPayload::Event(AgentEvent::Intent { id, uid: None, text, via: Via::Send }),
+                CheckedPayload::Event(AgentEvent::Intent {
+                    id,
+                    uid: None,
+                    text,
+                    via: Via::Send,
+                    session: None,
+                }),
             );
             rig.say_of(agent, CheckedPayload::Event(call));
             rig.say_of(agent, CheckedPayload::Event(AgentEvent::Refused(refusal)));

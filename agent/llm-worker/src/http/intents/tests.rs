@@ -14,7 +14,7 @@ fn raws(messages: &Value) -> Vec<Box<RawValue>> {
 }
 
 fn begin(tracker: &IntentTracker, kind: Wire, messages: &Value) -> RequestPart {
-    tracker.begin(kind, &raws(messages), &Redactor::new([]))
+    tracker.begin(kind, (&raws(messages), None), &Redactor::new([]))
 }
 
 fn call(id: &str) -> ToolCall {
@@ -144,9 +144,10 @@ async fn calls_are_on_record_where_nothing_can_be_read_that_was_asked() {
     odd.push(vec![RawValue::from_string(r#"{"role":"x","role":"user","content":"go"}"#.to_owned()).unwrap()]);
     for (n, messages) in odd.iter().enumerate() {
         let id = format!("call-{n}");
-        let part = tracker.begin(OpenAi, messages, &Redactor::new([]));
+        let part = tracker.begin(OpenAi, (messages, None), &Redactor::new([]));
         answer(&tracker, part, &[call(&id)], None).await;
-        let AgentEvent::Intent { id: intent, text, via: Via::Http, uid: None } = said(&mut reader).await
+        let AgentEvent::Intent { id: intent, text, via: Via::Http, uid: None, session: None } =
+            said(&mut reader).await
         else {
             panic!("an intent")
         };
@@ -157,9 +158,9 @@ async fn calls_are_on_record_where_nothing_can_be_read_that_was_asked() {
             "{called:?}"
         );
         // Tried again it is the same, and its result goes on with it.
-        assert_eq!(*tracker.begin(OpenAi, messages, &Redactor::new([])).intent.id, *intent);
+        assert_eq!(*tracker.begin(OpenAi, (messages, None), &Redactor::new([])).intent.id, *intent);
         let result = raws(&json!([{ "role": "tool", "tool_call_id": id, "content": "1" }]));
-        let part = tracker.begin(OpenAi, &result, &Redactor::new([]));
+        let part = tracker.begin(OpenAi, (&result, None), &Redactor::new([]));
         assert_eq!(*part.intent.id, *intent);
         let ended = said(&mut reader).await;
         assert!(matches!(ended, AgentEvent::CallEnded { .. }), "{ended:?}");
