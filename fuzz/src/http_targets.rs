@@ -109,6 +109,7 @@ fn llm(provider: ProviderKind, server: bool) -> Llm {
         provider,
         model: "fixed".into(),
         api_key: None,
+        auth: None,
         base_url: server.then(|| "http://127.0.0.1:1".parse().expect("a URL")),
         max_tokens: u32::try_from(MOST).unwrap_or(u32::MAX),
         price: Default::default(),

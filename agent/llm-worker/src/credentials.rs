@@ -73,7 +73,7 @@ pub(crate) fn read_each<T>(
 }
 
 /// How a header carries a credential.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Scheme {
     /// By itself.
     Bare,

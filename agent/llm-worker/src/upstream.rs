@@ -4,13 +4,15 @@ use super::{
     credentials,
     history::Pieces,
     http::request::head::PassedHead,
-    provider::{Answer, Decode, Piece, Protocol, RequestTemplate, Usage, protocol, reported_error, sse},
+    provider::{
+        Answer, Decode, KeyHeader, Piece, Protocol, RequestTemplate, Usage, protocol, reported_error, sse,
+    },
     rpc::{INTERNAL, RpcError, Tool},
 };
 use bytes::Bytes;
 use reqwest::{
     Client, Response, Url,
-    header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue, RETRY_AFTER},
+    header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER},
 };
 use ringfence_base::error::root;
 use ringfence_credentials::{self as secret, Secret};
@@ -82,8 +84,11 @@ impl Provider {
             headers.insert(*name, HeaderValue::from_static(value));
         }
         if let Some(key) = key {
-            let (name, scheme) = protocol.key_header();
+            let KeyHeader { name, scheme, beside } = protocol.key_header(llm, key.expose());
             headers.insert(name, credentials::header(key, scheme).map_err(|_| Error::Header)?);
+            headers.extend(
+                beside.map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value))),
+            );
         }
         Ok(Self { protocol, client: client()?, base, url, headers, llm: llm.clone() })
     }

@@ -6,7 +6,7 @@ use super::{
     parse::{Parser, Value},
     problem::{At, Wrong},
 };
-use crate::agents::config::{Price, ProviderKind};
+use crate::agents::config::{Auth, Price, ProviderKind};
 use ringfence_credentials::{Secret, Source};
 use ringfence_redact::misplaced;
 use schemars::JsonSchema;
@@ -45,6 +45,10 @@ pub struct LlmSection {
     /// Where the key comes from.
     #[schemars(flatten, with = "ApiKey")]
     pub api_key: Option<Located<Source>>,
+    /// How the key is sent to Anthropic: `api-key` or `bearer`. Default: a token of its OAuth (`sk-ant-oat...`) as a bearer token,
+    /// any other as an API key.
+    #[schemars(with = "Option<Auth>")]
+    pub auth: Option<Located<Auth>>,
     /// In place of the provider's address: for Anthropic what stands before `/v1/messages`, for OpenAI what ends in `/v1`.
     #[schemars(with = "Option<String>")]
     pub base_url: Option<Located<String>>,
@@ -183,6 +187,7 @@ impl LlmSection {
                 ("api_key_env", Parser::secret_variable),
                 ("api_key_file", Parser::secret_file),
             ]),
+            auth: keys.located("auth", Parser::choice),
             base_url: keys.located("base_url", Parser::filled),
             max_tokens: keys.located("max_tokens", Parser::positive),
             price: keys.located("price", |p, key, v| p.keys(key, v, price)),

@@ -111,6 +111,18 @@ fn every_mistake_is_named_with_its_place() {
             "[llm.claude-sonnet]\nprovider = \"azure\"\n",
             "a.toml:2: llm.claude-sonnet.provider: \"azure\" is not one of anthropic, openai",
         ),
+        (
+            "[llm.claude-sonnet]\nauth = \"basic\"\n",
+            "llm.claude-sonnet.auth: \"basic\" is not one of api-key, bearer",
+        ),
+        (
+            "[llm.claude-sonnet]\nprovider = \"openai\"\nauth = \"api-key\"\n",
+            "llm.claude-sonnet.auth: \"api-key\" is not one of bearer",
+        ),
+        (
+            "[llm.claude-sonnet]\nprovider_tools = [\"\"]\n",
+            "llm.claude-sonnet.provider_tools: must not be empty",
+        ),
         ("[llm.claude-sonnet]\nmodle = \"x\"\n", "did you mean `model`?"),
         ("[llm.claude-sonnet]\nmodle = \"x\"\n", "a.toml:2: llm.claude-sonnet.modle: unknown key"),
         ("[llm.claude-sonnet]\napi_kee_env = \"x\"\n", "llm.claude-sonnet.api_kee_env: unknown key"),

@@ -75,7 +75,7 @@ pub(crate) fn connect(home: &Home) -> UnixStream {
     connect_to(home, "a")
 }
 
-fn ask(home: &Home, method: &str, path: &str, headers: &str, body: &[u8]) -> Got {
+pub(crate) fn ask(home: &Home, method: &str, path: &str, headers: &str, body: &[u8]) -> Got {
     let mut stream = connect(home);
     stream.write_all(&request(method, path, &format!("Host: x\r\n{headers}"), body)).unwrap();
     read(stream)

@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails there")]
 
 mod call_ids;
+mod clients;
 mod config;
 mod conversation;
 mod crash;

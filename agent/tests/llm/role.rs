@@ -91,7 +91,7 @@ impl Core {
             "llm": {
                 "name": "m", "provider": provider, "model": "m", "base_url": mock.url, "max_tokens": 100, "options": {},
                 "price": { "input": 0.0, "output": 0.0, "cache_read": 0.0, "cache_write": 0.0 },
-                "models": [], "provider_tools": [], "prompt_cache": true, "max_mcp_rounds": 5, "max_rounds": 5,
+                "models": [], "auth": null, "provider_tools": [], "prompt_cache": true, "max_mcp_rounds": 5, "max_rounds": 5,
                 "timeout": {"secs": 120, "nanos": 0}, "runtime_timeout": {"secs": 120, "nanos": 0},
             },
         });

@@ -140,7 +140,7 @@ pub(super) mod tests {
             "llm": {
                 "name": "m", "provider": "OpenAi", "model": "m", "base_url": null, "max_tokens": 1, "options": {},
                 "price": { "input": 0.0, "output": 0.0, "cache_read": 0.0, "cache_write": 0.0 },
-                "models": [], "provider_tools": [], "prompt_cache": true, "max_mcp_rounds": 1, "max_rounds": 1,
+                "models": [], "auth": null, "provider_tools": [], "prompt_cache": true, "max_mcp_rounds": 1, "max_rounds": 1,
                 "timeout": { "secs": 1, "nanos": 0 }, "runtime_timeout": { "secs": 1, "nanos": 0 },
             },
         }))

@@ -2,16 +2,17 @@
 //!
 //! <https://platform.claude.com/docs/en/api/messages> and `build-with-claude/streaming`, `prompt-caching` beside it.
 
-use super::{Answers, Decode, Protocol, RequestTemplate, json_text, measure::text_bytes};
+use super::{Answers, Decode, KeyHeader, Protocol, RequestTemplate, json_text, measure::text_bytes};
 use crate::{
     credentials::Scheme,
+    http::request::head::BETA,
     message::{Block, Image, Kind, Message, Role, ToolCall},
     rpc::Tool,
 };
 use decoder::Decoder;
 pub(super) use decoder::in_place;
-use reqwest::header::HeaderName;
-use ringfence_policy::agents::config::Llm;
+use reqwest::header::{AUTHORIZATION, HeaderName};
+use ringfence_policy::agents::config::{Auth, Llm};
 use serde::Serialize;
 use serde_json::{Map, Value, json, value::RawValue};
 use std::sync::Arc;
@@ -21,6 +22,10 @@ mod endpoint;
 
 /// Where answers are asked for.
 const PATH: &str = "v1/messages";
+
+/// What an access token of Anthropic's OAuth begins with, and the feature without which none is taken.
+const OAUTH_TOKEN: &str = "sk-ant-oat";
+const OAUTH_BETA: &str = "oauth-2025-04-20";
 
 /// What lets the provider's cache remember up to a block.
 const MARK: &str = r#""cache_control":{"type":"ephemeral"}"#;
@@ -48,8 +53,19 @@ impl Protocol for Messages {
         ("https://api.anthropic.com", PATH)
     }
 
-    fn key_header(&self) -> (HeaderName, Scheme) {
-        (HeaderName::from_static("x-api-key"), Scheme::Bare)
+    fn key_header(&self, llm: &Llm, key: &str) -> KeyHeader {
+        let is_oauth = key.starts_with(OAUTH_TOKEN);
+        match llm.auth.unwrap_or(if is_oauth { Auth::Bearer } else { Auth::ApiKey }) {
+            Auth::ApiKey => {
+                KeyHeader { name: HeaderName::from_static("x-api-key"), scheme: Scheme::Bare, beside: None }
+            }
+            // What a gateway takes for a token is its own matter.
+            Auth::Bearer => KeyHeader {
+                name: AUTHORIZATION,
+                scheme: Scheme::Bearer,
+                beside: (is_oauth || llm.base_url.is_none()).then_some((BETA, OAUTH_BETA)),
+            },
+        }
     }
 
     fn headers(&self) -> &'static [(&'static str, &'static str)] {

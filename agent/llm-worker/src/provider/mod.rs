@@ -39,8 +39,8 @@ pub(crate) trait Protocol: Answers {
     /// Where its API is unless the profile says otherwise, and what follows that address for an answer.
     fn address(&self) -> (&'static str, &'static str);
 
-    /// The header that carries the key, and how.
-    fn key_header(&self) -> (HeaderName, Scheme);
+    /// The header that carries a key, and how; and a feature that the request must have then.
+    fn key_header(&self, llm: &Llm, key: &str) -> KeyHeader;
 
     /// Further headers of each request.
     fn headers(&self) -> &'static [(&'static str, &'static str)] {
@@ -68,6 +68,17 @@ pub(crate) trait Protocol: Answers {
 
     /// What stands around the messages: made anew only when system or tools change.
     fn request_template(&self, llm: &Llm, system: Option<&str>, tools: &[Arc<Tool>]) -> RequestTemplate;
+}
+
+/// How a key is sent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct KeyHeader {
+    /// The header that carries it.
+    pub(crate) name: HeaderName,
+    /// How it does.
+    pub(crate) scheme: Scheme,
+    /// A header beside it.
+    pub(crate) beside: Option<(&'static str, &'static str)>,
 }
 
 /// The provider's own file.

@@ -3,14 +3,14 @@
 //! <https://platform.openai.com/docs/api-reference/chat> and `chat-streaming` beside it. Only what the conversation needs
 //! is asked for: compatible servers know less.
 
-use super::{Answers, Decode, Endpoint, Protocol, RequestTemplate, json_text, measure::text_bytes};
+use super::{Answers, Decode, Endpoint, KeyHeader, Protocol, RequestTemplate, json_text, measure::text_bytes};
 use crate::{
     credentials::Scheme,
     message::{Block, Image, Kind, Message, Role},
     rpc::Tool,
 };
 use decoder::Decoder;
-use reqwest::header::{AUTHORIZATION, HeaderName};
+use reqwest::header::AUTHORIZATION;
 use ringfence_policy::agents::config::Llm;
 use serde::Serialize;
 use serde_json::{Map, Value, json, value::RawValue};
@@ -51,8 +51,8 @@ impl Protocol for ChatCompletions {
         ("https://api.openai.com/v1", PATH)
     }
 
-    fn key_header(&self) -> (HeaderName, Scheme) {
-        (AUTHORIZATION, Scheme::Bearer)
+    fn key_header(&self, _: &Llm, _: &str) -> KeyHeader {
+        KeyHeader { name: AUTHORIZATION, scheme: Scheme::Bearer, beside: None }
     }
 
     fn encode(&self, group: &[Message], _: bool) -> Vec<u8> {

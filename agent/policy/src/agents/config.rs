@@ -96,6 +96,27 @@ providers! {
     OpenAi = "openai",
 }
 
+/// How the key is sent to a provider that takes it in more than one way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+#[schemars(rename = "AuthKey", description = "")]
+pub enum Auth {
+    /// As an API key: `x-api-key`.
+    ApiKey,
+    /// As a token: `Authorization: Bearer`.
+    Bearer,
+}
+
+impl Auth {
+    /// The name in files.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::ApiKey => "api-key",
+            Self::Bearer => "bearer",
+        }
+    }
+}
+
 /// An agent's model.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Llm {
@@ -111,6 +132,8 @@ pub struct Llm {
     /// Where the key comes from; none: a server that wants none.
     #[serde(skip)]
     pub api_key: Option<Source>,
+    /// How the key is sent; none: as its form says.
+    pub auth: Option<Auth>,
     /// In place of the provider's own address.
     #[serde(with = "maybe_url")]
     pub base_url: Option<Url>,

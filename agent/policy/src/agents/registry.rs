@@ -3,7 +3,7 @@
 
 pub use super::config::{AgentConfig, Http, Llm, Mcp, ProviderKind};
 use super::{
-    config::{ANY_MODEL, Limits, UNLIMITED_TOKENS},
+    config::{ANY_MODEL, Auth, Limits, UNLIMITED_TOKENS},
     home::Home,
 };
 use crate::{
@@ -248,6 +248,11 @@ fn llm(section: &LlmSection, registry: &Registry, wrong: &mut Vec<Problem>) -> O
     if api_key.is_none() && base_url.is_none() {
         wrong.push(missing("api_key"));
     }
+    let auth = section.auth.as_ref().or(base.auth.as_ref());
+    if let (Some(ProviderKind::OpenAi), Some(Located { value: Auth::ApiKey, at })) = (provider, auth) {
+        let (value, known) = (Auth::ApiKey.name().to_owned(), vec![Auth::Bearer.name()]);
+        wrong.push(Problem::new(at.clone(), Wrong::Value { value, known }));
+    }
     let base_url = base_url.and_then(|located| url(located, wrong));
     if wrong.len() > before {
         return None;
@@ -262,6 +267,7 @@ fn llm(section: &LlmSection, registry: &Registry, wrong: &mut Vec<Problem>) -> O
         provider: provider?,
         model: model?,
         models: section.models.as_ref().or(base.models.as_ref()).map(|m| m.value.clone()).unwrap_or_default(),
+        auth: auth.map(|auth| auth.value),
         api_key: api_key.map(|key| key.value.clone()),
         base_url,
         max_tokens: number(&section.max_tokens, &base.max_tokens).unwrap_or(MAX_TOKENS),

@@ -6,7 +6,10 @@ use ringfence_base::{escape::line as printable, sockets as serve};
 use ringfence_core::agents;
 use ringfence_credentials::Source;
 use ringfence_llm_worker::worker::Ready;
-use ringfence_policy::agents::{config::Limits, registry::AgentConfig};
+use ringfence_policy::agents::{
+    config::{Auth, Limits},
+    registry::AgentConfig,
+};
 use ringfence_redact::misplaced;
 use serde_json::{Value, json};
 use std::process::ExitCode;
@@ -138,6 +141,7 @@ fn described(config: &AgentConfig, owner: &Owner) -> Value {
         "llm": {
             "name": llm.name, "provider": llm.provider.name(), "model": llm.model, "models": llm.models, "max_tokens": llm.max_tokens,
             "base_url": llm.base_url.as_ref().map(misplaced::address), "api_key": llm.api_key.as_ref().map(from),
+            "auth": llm.auth.map(Auth::name),
             "options": options, "provider_tools": llm.provider_tools, "prompt_cache": llm.prompt_cache, "max_rounds": llm.max_rounds,
             "max_mcp_rounds": llm.max_mcp_rounds, "timeout": llm.timeout.as_secs(),
             "runtime_timeout": llm.runtime_timeout.as_secs(),

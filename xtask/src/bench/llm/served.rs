@@ -160,7 +160,7 @@ fn config(model: &str, url: &str) -> serde_json::Value {
         "llm": {
             "name": "m", "provider": "Anthropic", "model": model, "base_url": url, "max_tokens": 1000, "options": {},
             "price": { "input": 0.0, "output": 0.0, "cache_read": 0.0, "cache_write": 0.0 },
-            "models": [], "provider_tools": [], "prompt_cache": true, "max_mcp_rounds": 5, "max_rounds": 1_000_000,
+            "models": [], "auth": null, "provider_tools": [], "prompt_cache": true, "max_mcp_rounds": 5, "max_rounds": 1_000_000,
             "timeout": { "secs": 60, "nanos": 0 }, "runtime_timeout": { "secs": 60, "nanos": 0 },
         },
     })
