@@ -247,6 +247,18 @@ impl CoreClient {
         self.tell(ToCore::Failed(why));
     }
 
+    /// Whether what supervises the worker is a user's service.
+    pub(crate) fn has_service(&self) -> bool {
+        !self.is_core && self.link.is_some()
+    }
+
+    /// Tells a user's service that the provider refused the key.
+    pub(crate) fn key_refused(&self) {
+        if self.has_service() {
+            self.tell(ToCore::KeyRefused);
+        }
+    }
+
     /// Tells it what the worker does.
     pub(crate) fn status(&self, worker: WorkerCounts) {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);

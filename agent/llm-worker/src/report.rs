@@ -60,6 +60,11 @@ impl Reporter {
         }
     }
 
+    /// The provider refused the key: the next turn may have another one.
+    pub(crate) fn key_refused(&self) {
+        self.host.key_refused();
+    }
+
     /// A message goes to the runtime.
     pub(crate) fn intent(
         &self,

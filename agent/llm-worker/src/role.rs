@@ -9,7 +9,7 @@ use super::{
     confine,
     core_client::CoreClient,
     credentials::Credentials,
-    http::{self, Accounting, ByteBudget, CallShutdown},
+    http::{self, Accounting, ByteBudget, CallShutdown, KeyRenewal},
     report,
     service::{Order, OrderAssembler, WorkerService},
     worker::{self, Ready, Worker},
@@ -141,14 +141,6 @@ fn serve(supervisor: &UnixStream) -> Result<(), Error> {
         // Of a worker before this one: whoever has the port now is not to be shown it.
         let _ = std::fs::remove_file(&files.token);
     }
-    let accounting = Accounting {
-        meter: worker.meter(),
-        status: worker.status(),
-        log: files.log.with_file_name(HTTP_LOG),
-        budget: ByteBudget::default(),
-        cut: CancellationToken::new(),
-    };
-    let shutdown = accounting.shutdown();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Error::Io)?;
     let ended = runtime.block_on(async {
         let (stop, gone) = (CancellationToken::new(), CancellationToken::new());
@@ -158,6 +150,15 @@ fn serve(supervisor: &UnixStream) -> Result<(), Error> {
         // What a worker before this one left under way is over.
         host.report(&AgentEvent::Began { moment: report::now() });
         let (replacements, replaced) = mpsc::channel(4);
+        let accounting = Accounting {
+            meter: worker.meter(),
+            status: worker.status(),
+            log: files.log.with_file_name(HTTP_LOG),
+            budget: ByteBudget::default(),
+            renewal: Arc::new(KeyRenewal::new(host.clone())),
+            cut: CancellationToken::new(),
+        };
+        let shutdown = accounting.shutdown();
         let mut service = WorkerService {
             host: host.clone(),
             files: (files.log, files.pins),

@@ -19,6 +19,7 @@ use super::{
 };
 use audience::Audience;
 use jiff::Timestamp;
+use reqwest::StatusCode;
 use ringfence_base::error::chain;
 use ringfence_policy::agents::registry::{AgentConfig, Llm};
 use std::{
@@ -411,7 +412,12 @@ impl Turns {
     /// Passes on what the model says until it is done.
     async fn stream(&self, body: Pieces, to: &Audience<'_>, progress: &mut Progress) -> Result<Answer, Stop> {
         let asked = to.unless_cancelled(self.parts.provider.ask(body)).await?;
-        let mut stream = asked.inspect_err(|_| progress.refused = true)?;
+        let mut stream = asked.inspect_err(|error| {
+            progress.refused = true;
+            if error.code == i64::from(StatusCode::UNAUTHORIZED.as_u16()) {
+                self.reporter.key_refused();
+            }
+        })?;
         let mut text = self.parts.redactor.stream();
         let mut input = self.parts.redactor.json_stream();
         let mut shown = true;

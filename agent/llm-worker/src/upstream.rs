@@ -98,6 +98,11 @@ impl Provider {
         self.llm.provider
     }
 
+    /// Whether another sends the same key.
+    pub(crate) fn has_key_of(&self, other: &Self) -> bool {
+        self.headers == other.headers
+    }
+
     /// Whether a request says up to where the provider's cache is to remember it.
     pub fn marks_cache(&self) -> bool {
         self.protocol.marks_cache() && self.llm.prompt_cache

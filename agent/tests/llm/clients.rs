@@ -1,11 +1,12 @@
 //! What unmodified clients need of the endpoint: how the key goes out, a fresh one when it was refused, streams that end.
 
 use crate::{
-    http::{ask, hello},
-    mock::{Mock, says},
-    support::{Home, turn, user},
+    http::{ask, connect, hello, post},
+    mock::{Answer, Mock, says},
+    support::{Client, Daemon, Home, eventually, turn, user},
 };
 use serde_json::json;
+use std::fs;
 
 const TOKEN: &str = "sk-ant-oat01-of-a-subscription";
 const BETA: &str = "oauth-2025-04-20";
@@ -51,4 +52,93 @@ fn a_key_is_sent_as_its_form_or_the_profile_says() {
         let both = beta.map_or("a-1".to_owned(), |beta| format!("{beta},a-1"));
         assert_eq!(mock.last().header("anthropic-beta"), Some(both.as_str()), "{key}");
     }
+}
+
+/// A provider that does not know the key.
+fn unauthorized() -> Answer {
+    let error = json!({ "type": "error", "error": { "type": "authentication_error", "message": "expired" } });
+    Answer::Whole(401, "Content-Type: application/json\r\n".into(), error.to_string().into())
+}
+
+/// The agent `a`, whose key is what a command prints now.
+fn with_command(mock: &Mock) -> Home {
+    let home = Home::empty();
+    home.write("key", "sk-of-before");
+    let file = home.path("key").display().to_string();
+    home.profile(
+        "a",
+        &format!(
+            "http = true\n[llm.m]\nprovider = \"anthropic\"\nmodel = \"m\"\nbase_url = \"{}\"\napi_key_command = [\"cat\", \"{file}\"]\n",
+            mock.url
+        ),
+    );
+    home
+}
+
+/// Starts it as an ordinary user: root runs no such command.
+fn start(home: &Home) -> Daemon<'_> {
+    let mut command = home.ringfence(&["agent", "start"]);
+    home.is_an_ordinary_users(&mut command);
+    let daemon = home.started(&mut command);
+    drop(connect(home));
+    daemon
+}
+
+/// The keys that the provider was sent.
+fn keys(mock: &Mock) -> Vec<String> {
+    mock.asked().iter().map(|asked| asked.header("x-api-key").unwrap_or_default().to_owned()).collect()
+}
+
+#[test]
+fn a_call_whose_key_was_refused_goes_out_once_more_with_a_fresh_one() {
+    let mock = Mock::with([unauthorized(), says(&["fresh"]), says(&["and"])]);
+    let home = with_command(&mock);
+    let _daemon = start(&home);
+    fs::write(home.path("key"), "sk-of-today").unwrap();
+    let got = post(&home, "/v1/messages", &hello());
+    assert_eq!((got.status, got.whole), (200, true));
+    assert_eq!(keys(&mock), ["sk-of-before", "sk-of-today"]);
+    assert_eq!(mock.asked()[0].body, mock.asked()[1].body);
+    assert_eq!(post(&home, "/v1/messages", &hello()).status, 200);
+    assert_eq!(keys(&mock)[2..], ["sk-of-today"]);
+}
+
+#[test]
+fn a_fresh_key_that_is_refused_as_well_is_the_client_s_to_hear_of() {
+    let mock = Mock::with([unauthorized(), unauthorized(), unauthorized()]);
+    let home = with_command(&mock);
+    let _daemon = start(&home);
+    fs::write(home.path("key"), "sk-of-today").unwrap();
+    let got = post(&home, "/v1/messages", &hello());
+    assert_eq!((got.status, got.json()["error"]["message"].as_str()), (401, Some("expired")));
+    assert_eq!(keys(&mock), ["sk-of-before", "sk-of-today"]);
+    // Soon after it nobody is asked again.
+    assert_eq!(post(&home, "/v1/messages", &hello()).status, 401);
+    assert_eq!(keys(&mock).len(), 3);
+}
+
+#[test]
+fn the_same_key_is_not_tried_twice() {
+    let mock = Mock::with([unauthorized()]);
+    let home = with_command(&mock);
+    let _daemon = start(&home);
+    assert_eq!(post(&home, "/v1/messages", &hello()).status, 401);
+    assert_eq!(keys(&mock), ["sk-of-before"]);
+}
+
+#[test]
+fn a_turn_whose_key_was_refused_fails_and_the_next_has_a_fresh_one() {
+    let mock = Mock::with([unauthorized()]);
+    let home = with_command(&mock);
+    let _daemon = start(&home);
+    let mut runtime = Client::runtime(&home.socket("a"));
+    fs::write(home.path("key"), "sk-of-today").unwrap();
+    assert_eq!(runtime.says(1, "x")["error"]["code"], 401);
+    let mut id = 1;
+    eventually("the fresh key", || {
+        id += 1;
+        mock.then([says(&["x"])]);
+        runtime.says(id, "x");
+        (keys(&mock).last().is_some_and(|key| key == "sk-of-today")).then_some(())
+    });
 }

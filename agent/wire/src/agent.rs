@@ -129,6 +129,9 @@ pub enum ToCore {
     },
     /// What it is doing, for `ringfence status`. No answer.
     Status(AgentCounts),
+    /// The provider refused its key: there may be a fresh one. A user's service answers with [`ToWorker::Replace`] where it could
+    /// be read; the core has given what there is.
+    KeyRefused,
     /// A [`crate::trace::AgentEvent`] for the auditor, unread by the core, which adds whose it is. No answer.
     Report(Box<RawValue>),
 }

@@ -113,7 +113,8 @@ impl<E: Enforcer> WorkerRequests<'_, E> {
             ToCore::Failed(why) => self.supervisor.set_complaint(&why),
             ToCore::Status(counts) => self.supervisor.set_counts(counts),
             ToCore::Report(event) => self.report(Payload::Event(event)),
-            ToCore::Speaker { .. } | ToCore::Tag { .. } => {}
+            // A fresh key is SIGHUP's to bring, which restarts the worker.
+            ToCore::KeyRefused | ToCore::Speaker { .. } | ToCore::Tag { .. } => {}
         }
     }
 

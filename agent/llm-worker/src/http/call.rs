@@ -180,12 +180,16 @@ async fn pass_on(
     body: Vec<u8>,
     relay: Relay,
 ) -> Response<Body> {
-    let shared = active.shared.clone();
     let cut = active.state.cut.clone();
-    let upstream = tokio::select! {
-        upstream = shared.provider.forward(path, head, body.into()) => upstream.map_err(|error| error.message),
+    let forwarded = tokio::select! {
+        upstream = forward(&mut active, path, head, body.into()) => Some(upstream),
+        () = cut.cancelled() => None,
+    };
+    let shared = active.shared.clone();
+    let upstream = match forwarded {
+        Some(upstream) => upstream,
         // What was sent is the provider's to charge.
-        () = cut.cancelled() => {
+        None => {
             let mut outcome = Outcome { error: Some(STOPPED.to_owned()), ..Outcome::default() };
             active.charge(0, &mut outcome);
             let _ = active.end(503, outcome).await;
@@ -220,6 +224,27 @@ async fn pass_on(
         Ok(Err((status, why))) => refuse(&shared, status, &why),
         Err(_) => refuse(&shared, 500, "the call failed; see the host's log"),
     }
+}
+
+/// Sends a request on; once more with another credential, where the provider refuses the one of before and there is another.
+async fn forward(
+    active: &mut ActiveCall,
+    path: &str,
+    head: PassedHead,
+    body: Bytes,
+) -> Result<reqwest::Response, String> {
+    let provider = Arc::clone(&active.shared.provider);
+    let answered = provider.forward(path, head.clone(), body.clone()).await;
+    let answered = answered.map_err(|error| error.message)?;
+    if answered.status().as_u16() != StatusCode::UNAUTHORIZED.as_u16() {
+        return Ok(answered);
+    }
+    let Some(fresh) = active.state.renewal.after(&active.shared, &active.state.shared).await else {
+        return Ok(answered);
+    };
+    active.shared = fresh;
+    let provider = Arc::clone(&active.shared.provider);
+    provider.forward(path, head, body).await.map_err(|error| error.message)
 }
 
 /// Whether an answer says that it is a stream of events.

@@ -11,6 +11,7 @@
 //! | `request/` | a client's request as the provider is sent it |
 //! | `transfer`, `relay/` | an answer's way to the client; what of it is passed on, without credentials |
 //! | `tool_calls/`, `input`, `strict_json` | the tool calls in an answer that any client could find |
+//! | `renewal` | another credential where the provider refused one |
 //! | `session` | which session a client says it is in |
 //! | `intents` | what a client's calls tell the trace |
 //! | `budget`, `record` | bytes and calls at a time; the log of calls |
@@ -23,6 +24,7 @@ mod input;
 pub(crate) mod intents;
 pub mod record;
 pub mod relay;
+mod renewal;
 pub mod request;
 mod session;
 mod strict_json;
@@ -35,6 +37,7 @@ pub use budget::ByteBudget;
 use budget::Calls;
 use gate::Gate;
 use intents::IntentTracker;
+pub(crate) use renewal::KeyRenewal;
 use ringfence_base::quota::{Bounds, Owners, Permits};
 use ringfence_base::sockets as serve;
 use ringfence_files::Access as FileAccess;
@@ -110,6 +113,7 @@ struct State {
     status: watch::Sender<WorkerCounts>,
     log: PathBuf,
     budget: ByteBudget,
+    renewal: Arc<KeyRenewal>,
     /// Tells the trace, where there is one.
     intents: Option<IntentTracker>,
     /// Ends with the agent.
@@ -129,6 +133,8 @@ pub(crate) struct Accounting {
     pub log: PathBuf,
     /// How many bytes of requests and answers it may hold.
     pub budget: ByteBudget,
+    /// Where another credential comes from.
+    pub(crate) renewal: Arc<KeyRenewal>,
     /// Ends the calls that are under way.
     pub cut: CancellationToken,
 }
@@ -158,7 +164,7 @@ impl Endpoint {
         shared: Shared,
         accounting: Accounting,
     ) -> Self {
-        let Accounting { meter, status, log, budget, cut } = accounting;
+        let Accounting { meter, status, log, budget, renewal, cut } = accounting;
         let (shared, current) = watch::channel(shared);
         let stop = CancellationToken::new();
         let intents = access.as_ref().map(|access| {
@@ -167,8 +173,17 @@ impl Endpoint {
         // Its own calls end with it; those of another endpoint do not.
         let (stopping, cut) = (stop.clone(), cut.child_token());
         let last = CallShutdown { cut: cut.clone(), calls: budget.calls.clone() };
-        let state =
-            Arc::new(State { shared: current, meter, status, log, budget, intents, stop: stopping, cut });
+        let state = Arc::new(State {
+            shared: current,
+            meter,
+            status,
+            log,
+            budget,
+            renewal,
+            intents,
+            stop: stopping,
+            cut,
+        });
         if state.intents.is_some() {
             tokio::spawn(give_up_silent(Arc::clone(&state)));
         }

@@ -26,6 +26,7 @@ use super::{
 };
 use jiff::Timestamp;
 use process::Event;
+use restarts::Followup;
 use ringfence_base::error::chain;
 use ringfence_base::sockets as serve;
 use ringfence_base::{
@@ -189,8 +190,10 @@ impl User {
                     }
                 }
                 Some(event) = incoming.recv() => {
-                    if self.handle_event(event) {
-                        self.reload(false).await;
+                    match self.handle_event(event) {
+                        Followup::Nothing => {}
+                        Followup::Reload => self.reload(false).await,
+                        Followup::Renew(name) => self.renew(&name).await,
                     }
                 }
                 () = sleep_until(restart.unwrap_or_else(Instant::now).into()), if restart.is_some() => {

@@ -40,6 +40,8 @@ pub(super) enum WorkerEvent {
     Ready,
     /// That cannot be done, and why.
     Failed(String),
+    /// The provider refused its key.
+    KeyRefused,
     /// How it ended.
     Ended(String),
 }
@@ -175,6 +177,7 @@ fn handle_message(
 ) -> Result<(), FrameError> {
     match said {
         ToCore::Ready => tell(WorkerEvent::Ready),
+        ToCore::KeyRefused => tell(WorkerEvent::KeyRefused),
         ToCore::Failed(why) => tell(WorkerEvent::Failed(worker_process::printable_reason(&why))),
         ToCore::Status(counts) => count.send_modify(|counted| {
             *counted = CountReport { times: counted.times + 1, counts };

@@ -17,16 +17,25 @@ use tokio::{
 /// How long it may take to stop before a word is said of what is waited for.
 const SILENCE: Duration = Duration::from_secs(1);
 
+/// What there is to do behind an event.
+pub(super) enum Followup {
+    Nothing,
+    /// Another agent of that name may begin.
+    Reload,
+    /// This agent is to have its credentials anew.
+    Renew(String),
+}
+
 impl User {
-    /// What a worker said or did. True: another agent of that name may begin.
-    pub(super) fn handle_event(&mut self, Event { agent: name, worker, what }: Event) -> bool {
+    /// What a worker said or did.
+    pub(super) fn handle_event(&mut self, Event { agent: name, worker, what }: Event) -> Followup {
         let of = self.draining.get_mut(&name).and_then(|running| running.handle(worker, what.clone()));
         if let Some(WorkerEffect::Ended { .. }) = of {
             self.draining.remove(&name);
             tracing::info!("agent {name} has ended");
-            return true;
+            return Followup::Reload;
         }
-        let Some(running) = self.agents.get_mut(&name) else { return false };
+        let Some(running) = self.agents.get_mut(&name) else { return Followup::Nothing };
         let lived = running.lived();
         match running.handle(worker, what) {
             Some(WorkerEffect::Broken(why)) => self.broken(name, why),
@@ -35,9 +44,25 @@ impl User {
                 self.broken(name, why);
             }
             Some(WorkerEffect::Ended { how, could_not: None }) => self.crashed(name, how, lived),
+            Some(WorkerEffect::Renew) => return Followup::Renew(name),
             Some(WorkerEffect::Fine) | None => {}
         }
-        false
+        Followup::Nothing
+    }
+
+    /// Reads an agent's credentials again, for calls that are under way as well: its provider refused one.
+    pub(super) async fn renew(&mut self, name: &str) {
+        let Some(running) = self.agents.get(name) else { return };
+        let config = running.newest().clone();
+        tracing::info!("agent {name}: its provider refused the key; the credentials are read again");
+        let new = config.clone();
+        let read = tokio::task::spawn_blocking(move || running::credentials(&new)).await;
+        let read = read.map_err(|error| error.to_string()).and_then(|read| read.map_err(|e| chain(&e)));
+        match (read, self.agents.get_mut(name)) {
+            (Ok(credentials), Some(running)) => running.replace(config, credentials),
+            (Err(error), _) => tracing::error!("agent {name}: {error}"),
+            (Ok(_), None) => {}
+        }
     }
 
     /// An agent's worker ended by itself.

@@ -39,6 +39,8 @@ enum PendingOrder {
 pub(super) enum WorkerEffect {
     /// It goes on.
     Fine,
+    /// It is to have its credentials anew.
+    Renew,
     /// The profile cannot be used as it is now.
     Broken(String),
     /// The worker ended. Beside it what it said of why it could not start.
@@ -66,7 +68,12 @@ pub(super) struct Running {
     blocked: Option<Blocked>,
     /// When the worker is to have ended.
     ends_by: Option<Instant>,
+    /// When its credentials were read anew at last.
+    renewed: Option<Instant>,
 }
+
+/// How often credentials are read anew at most because a provider refused one: a worker may say so as often as it likes.
+const RENEWAL: Duration = Duration::from_secs(5);
 
 /// An API whose port somebody else has, or that cannot be served for another reason: it is tried again.
 struct Blocked {
@@ -97,6 +104,7 @@ impl Running {
             error: None,
             blocked: None,
             ends_by: None,
+            renewed: None,
         })
     }
 
@@ -223,6 +231,14 @@ impl Running {
                 self.config = self.newest().clone();
                 self.pending.clear();
                 WorkerEffect::Ended { how, could_not }
+            }
+            WorkerEvent::KeyRefused => {
+                let is_due = self.renewed.is_none_or(|renewed| renewed.elapsed() >= RENEWAL);
+                if !self.is_up || self.ends_by.is_some() || !is_due {
+                    return Some(WorkerEffect::Fine);
+                }
+                self.renewed = Some(Instant::now());
+                WorkerEffect::Renew
             }
             WorkerEvent::Ready => {
                 match self.pending.pop_front() {

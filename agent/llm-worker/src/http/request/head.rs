@@ -27,7 +27,7 @@ pub(crate) const BETA: &str = "anthropic-beta";
 const VERSION: &str = "anthropic-version";
 
 /// What goes on of a client's head.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub struct PassedHead {
     /// Its headers.
     pub headers: HeaderMap,
