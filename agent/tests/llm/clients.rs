@@ -1,8 +1,8 @@
 //! What unmodified clients need of the endpoint: how the key goes out, a fresh one when it was refused, streams that end.
 
 use crate::{
-    http::{ask, connect, hello, post},
-    mock::{Answer, Mock, says},
+    http::{ask, connect, hello, home, post},
+    mock::{Answer, Mock, anthropic_events, chunk, says, text_block},
     support::{Client, Daemon, Home, eventually, turn, user},
 };
 use serde_json::json;
@@ -141,4 +141,54 @@ fn a_turn_whose_key_was_refused_fails_and_the_next_has_a_fresh_one() {
         runtime.says(id, "x");
         (keys(&mock).last().is_some_and(|key| key == "sk-of-today")).then_some(())
     });
+}
+
+/// What a client over a real socket has of a stream.
+fn streamed(home: &Home, path: &str) -> (bool, String) {
+    let got = post(home, path, &hello());
+    assert_eq!(got.status, 200);
+    (got.whole, String::from_utf8_lossy(&got.body).into_owned())
+}
+
+#[test]
+fn a_stream_that_the_provider_cuts_off_never_looks_whole() {
+    let anthropic = anthropic_events(&[text_block(&["begun", "more"])], "end_turn");
+    let chunks: Vec<Vec<u8>> = [
+        chunk(json!({ "content": "begun" }), None),
+        chunk(json!({ "content": "more" }), None),
+        chunk(json!({}), Some("stop")),
+    ]
+    .iter()
+    .map(|chunk| format!("data: {chunk}\n\n").into_bytes())
+    .chain([b"data: [DONE]\n\n".to_vec()])
+    .collect();
+    for (provider, path, events, end) in [
+        ("anthropic", "/v1/messages", anthropic, "message_stop"),
+        ("openai", "/v1/chat/completions", chunks, "[DONE]"),
+    ] {
+        let mock = Mock::new();
+        let home = home(&mock, provider, "http = true", "");
+        let _daemon = home.start();
+        for events_left in 0..events.len() {
+            let cut = events[..events_left].concat();
+            let mut within = cut.clone();
+            within.extend_from_slice(&events[events_left][..events[events_left].len() / 2]);
+            // However the provider's connection ends: broken, or cleanly with too little in it.
+            for answer in [
+                Answer::Broken(cut.clone()),
+                Answer::Stream(cut.clone()),
+                Answer::Pieces(vec![cut.clone()]),
+                Answer::Stream(within.clone()),
+                Answer::Broken(within),
+            ] {
+                mock.then([answer.clone()]);
+                let (whole, text) = streamed(&home, path);
+                assert!(!whole && !text.contains(end), "{provider} {answer:?}: {text}");
+            }
+        }
+        // The control.
+        mock.then([Answer::Stream(events.concat())]);
+        let (whole, text) = streamed(&home, path);
+        assert!(whole && text.contains(end), "{text}");
+    }
 }

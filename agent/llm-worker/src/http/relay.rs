@@ -6,7 +6,7 @@ use super::{request, strict_json, tool_calls::ToolCalls};
 use crate::{
     message::{Block, ToolCall},
     provider::{
-        Decode, Usage, Wire, endpoint,
+        Decode, Usage, Wire, endpoint, reported_error,
         sse::{Event, Events, Read},
     },
     redact::Redactor,
@@ -42,6 +42,8 @@ pub struct Outcome {
     pub(super) error: Option<String>,
     /// Why the client is not to have it.
     pub refused: Option<String>,
+    /// It ended before its final event, and the client was not told that the provider failed.
+    pub is_cut: bool,
 }
 
 /// A whole answer as it goes on.
@@ -66,6 +68,8 @@ pub struct Relay {
     /// The same of what it says once more as a whole.
     whole_bytes: usize,
     error: Option<String>,
+    /// The client was told that the provider failed: it waits for no final event.
+    told_failure: bool,
     /// The tool calls that a client may find in it.
     tool_calls: ToolCalls,
     /// What is on its way out.
@@ -84,6 +88,7 @@ impl Relay {
             text_bytes: 0,
             whole_bytes: 0,
             error: None,
+            told_failure: false,
             tool_calls: ToolCalls::new(has_many),
             split_secrets: SplitSecrets::default(),
         }
@@ -154,6 +159,8 @@ impl Relay {
         if let Ok(rest) = &mut rest {
             self.split_secrets.finish(rest);
         }
+        // Many clients take the end of the connection for the end of the answer.
+        let is_cut = is_whole && !self.is_over() && !self.told_failure;
         let (rest, refused) = match rest {
             Ok(rest) => (rest, self.tool_calls.complete().err()),
             Err(why) => (Vec::new(), Some(why)),
@@ -164,6 +171,7 @@ impl Relay {
             text_bytes: self.text_bytes.max(self.whole_bytes),
             error: self.error,
             refused,
+            is_cut,
             ..Outcome::default()
         };
         match self.decoder.map(|decoder| (decoder.is_done(), decoder.finish())) {
@@ -173,8 +181,7 @@ impl Relay {
             }
             Some((true, Err(error))) => outcome.error = outcome.error.or(Some(error.message)),
             Some((false, _)) => {
-                let cut = "the provider's stream ended before its final event";
-                outcome.error = outcome.error.or_else(|| Some(cut.to_owned()));
+                outcome.error = outcome.error.or_else(|| Some(CUT.to_owned()));
             }
             None => {}
         }
@@ -226,6 +233,8 @@ impl Relay {
         let event = Event { name, data };
         self.decode(&event);
         begun.and(agrees)?;
+        let is_failure = matches!(read["type"].as_str(), Some("error" | "response.failed"));
+        self.told_failure |= is_failure || reported_error(&read).is_some();
         let (usage, is_alone) = endpoint.event_usage(&read);
         self.usage = usage.or(self.usage);
         if self.hides_usage && is_alone {
@@ -307,6 +316,7 @@ impl Relay {
             usage: value.get("usage").and_then(|reported| endpoint.usage(reported)),
             error: value.pointer("/error/message").and_then(Value::as_str).map(str::to_owned),
             refused,
+            is_cut: false,
             tool_calls: self.tool_calls.finish(),
             text_bytes,
         };
@@ -315,6 +325,9 @@ impl Relay {
         Whole { body, form: JSON, outcome }
     }
 }
+
+/// Why a stream is none that came to its end.
+pub(super) const CUT: &str = "the provider's stream ended before its final event";
 
 /// What a stream says of why it breaks off, as its provider would.
 pub(super) fn error(wire: Wire, why: &str) -> Vec<u8> {

@@ -118,6 +118,8 @@ pub(super) async fn relay_stream(
     let (rest, mut outcome) = relay.finish(broken.is_none(), &redactor);
     last.extend(rest);
     let refused = outcome.refused.take();
+    // Many clients take the end of the connection for the end of the answer.
+    let broken = broken.or(outcome.is_cut.then(|| Break::Upstream(relay::CUT.to_owned())));
     // What the client is told before its stream breaks off.
     let notice = match &broken {
         // What waited for more: there is none.
@@ -218,7 +220,8 @@ pub(super) async fn relay_whole(
     }
     let mut whole = relay.whole(status >= 400, &body, &active.shared.redactor);
     drop(body);
-    if let Some(why) = whole.outcome.refused.take() {
+    let is_cut = whole.outcome.is_cut && status < 400;
+    if let Some(why) = whole.outcome.refused.take().or(is_cut.then(|| relay::CUT.to_owned())) {
         // The client hears of none.
         whole.outcome.tool_calls.clear();
         whole.outcome.error = Some(why.clone());
