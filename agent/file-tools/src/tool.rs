@@ -24,6 +24,14 @@ impl Tool {
     pub const ALL: [Self; 5] =
         [Self::ReadFile, Self::WriteFile, Self::EditFile, Self::ListDirectory, Self::Search];
 
+    /// Whether it changes files.
+    pub fn writes(self) -> bool {
+        match self {
+            Self::WriteFile | Self::EditFile => true,
+            Self::ReadFile | Self::ListDirectory | Self::Search => false,
+        }
+    }
+
     /// The tool of that name.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|tool| tool.name() == name)

@@ -1,4 +1,4 @@
-//! One round of tool calls in parallel, and waiting for everything that a runtime waits for.
+//! One round of tool calls, in parallel where that changes nothing, and waiting for everything that a runtime waits for.
 
 use super::{
     args::Settings,
@@ -93,7 +93,7 @@ impl Watch {
         Ok(Wakeup::Other)
     }
 
-    /// Runs calls, at most [`MOST_AT_ONCE`] at a time.
+    /// Runs calls, at most [`MOST_AT_ONCE`] at a time. One that another's work could change waits for those before it.
     ///
     /// # Errors
     /// poll(2)'s.
@@ -106,13 +106,13 @@ impl Watch {
     ) -> io::Result<Round> {
         let mut outcomes: Vec<Option<Outcome>> = calls.iter().map(|_| None).collect();
         let mut running: Vec<Slot> = Vec::new();
-        let mut waiting = calls.iter().enumerate();
+        let mut waiting = calls.iter().enumerate().peekable();
         loop {
             while running.len() < MOST_AT_ONCE
-                && let Some((index, call)) = waiting.next()
+                && let Some((index, call)) = waiting.next_if(|(_, call)| may_join(&running, &call.name))
             {
                 match start(index, call, settings, tagger) {
-                    Ok(call) => running.push(Slot { index, call }),
+                    Ok(started) => running.push(Slot { index, call: started, job: Job::named(&call.name) }),
                     Err(refused) => outcomes[index] = Some(refused),
                 }
             }
@@ -187,6 +187,14 @@ impl Watch {
 struct Slot {
     index: usize,
     call: Call,
+    job: Option<Job>,
+}
+
+/// Whether a call of a tool may run beside these.
+fn may_join(running: &[Slot], tool: &str) -> bool {
+    // One of no tool is refused at once.
+    let Some(job) = Job::named(tool) else { return true };
+    running.iter().all(|slot| slot.job.is_none_or(|beside| beside.is_independent_of(job)))
 }
 
 fn start(

@@ -58,6 +58,16 @@ impl Job {
         }
     }
 
+    /// Whether calls of the two come to the same in any order. Shells are taken for that: what several do at once is the model's
+    /// to say, and each can wait for what it likes. A file tool that writes is nobody's.
+    pub(super) fn is_independent_of(self, other: Self) -> bool {
+        match (self, other) {
+            (Self::Shell, Self::Shell) => true,
+            (Self::File(one), Self::File(two)) => !one.writes() && !two.writes(),
+            (Self::Shell, Self::File(_)) | (Self::File(_), Self::Shell) => false,
+        }
+    }
+
     /// What a turn's `tools` says about it. `timeout` is the longest that a call may take.
     pub(super) fn describe(self, timeout: Duration) -> Value {
         let (description, parameters) = match self {
@@ -111,6 +121,19 @@ mod tests {
 
     fn shell(input: Value) -> Result<Duration, String> {
         Job::Shell.plan(input, MOST).map(|(_, timeout)| timeout)
+    }
+
+    #[test]
+    fn only_shells_and_what_only_reads_run_beside_each_other() {
+        let named = |name: &str| Job::named(name).expect("a tool");
+        let independent = |one: &str, two: &str| named(one).is_independent_of(named(two));
+        assert!(independent("bash", "bash") && independent("read_file", "search"));
+        for one in Job::all() {
+            for writing in ["write_file", "edit_file"] {
+                assert!(!one.is_independent_of(named(writing)) && !named(writing).is_independent_of(one));
+            }
+        }
+        assert!(!independent("bash", "read_file") && !independent("list_directory", "bash"));
     }
 
     #[test]

@@ -84,6 +84,32 @@ fn parallel_edits_of_one_file_are_all_there() {
 }
 
 #[test]
+fn a_file_tool_and_a_shell_keep_their_order() {
+    let (scene, mut daemon) = Scene::with_daemon(&[]);
+    // A shell that is slow to write, and slow to read: whoever did not wait would see something else.
+    let shell = |command: &str| json!({"command": format!("sleep 0.2; {command}; sleep 0.2")});
+    let edit = |old: &str, new: &str| json!({"path": "a", "old_string": old, "new_string": new});
+    for _ in 0..3 {
+        let turn = daemon.round(&[
+            ("1", "write_file", json!({"path": "a", "content": "one\n"})),
+            ("2", "bash", shell("cat a; echo two > a")),
+            ("3", "read_file", json!({"path": "a"})),
+            ("4", "edit_file", edit("two", "three")),
+            ("5", "edit_file", edit("three", "four")),
+            ("6", "bash", shell("cat a")),
+            ("7", "write_file", json!({"path": "a", "content": "five\n"})),
+            ("8", "search", json!({"pattern": "five"})),
+        ]);
+        let results = results(&turn);
+        assert!(results.iter().all(|(_, _, is_error)| !is_error), "{results:?}");
+        let said = |at: usize| results[at].1.as_str();
+        assert_eq!([said(1), said(2), said(5), said(7)], ["one\n", "two\n", "four\n", "a:1: five\n"]);
+        assert_eq!(fs::read_to_string(scene.work().join("a")).unwrap(), "five\n");
+        daemon.end(&turn);
+    }
+}
+
+#[test]
 fn what_cannot_be_run_gets_a_reason() {
     let scene = Scene::with_tools("bash,read_file", &[]);
     let mut daemon = scene.registered();
