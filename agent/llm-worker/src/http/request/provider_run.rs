@@ -98,6 +98,9 @@ const CHOICES: [&str; 6] = ["auto", "any", "tool", "none", "required", "allowed_
 /// Blocks that are a tool's call: its input is the tool's own.
 const CALLS: [&str; 3] = ["tool_use", "server_tool_use", "mcp_tool_use"];
 
+/// Keys of content that is no text.
+const MEDIA: [&str; 8] = ["data", "file_data", "image", "images", "video", "audio", "file", "document"];
+
 /// Types of a source that has its content in the request.
 const INLINE: [&str; 3] = ["base64", "text", "content"];
 
@@ -268,7 +271,12 @@ impl Look<'_> {
                 // What a call of OpenAI's has, which is a text.
                 "arguments" => {}
                 "name" if is("server_tool_use") => self.called(value)?,
-                "source" if first(value) == b'{' => self.source(value, depth + 1)?,
+                "source" if matches!(first(value), b'{' | b'[') => self.source(value, depth + 1)?,
+                "url" | "uri" if kinds.iter().flatten().any(|kind| is_media(kind)) => {
+                    self.address(value, depth + 1)?;
+                }
+                // Some servers take an address in place of what it leads to.
+                key if MEDIA.contains(&key) && !is("text") => self.media(value, depth + 1)?,
                 "file_id" | "file_ids" if value.get() != "null" => self.allow(FILE)?,
                 _ if name.ends_with("_url") || name.ends_with("_uri") => self.address(value, depth + 1)?,
                 _ => self.content(value, depth + 1)?,
@@ -289,8 +297,26 @@ impl Look<'_> {
         self.allow(name)
     }
 
+    /// An image or the like, or several.
+    fn media(&self, value: &RawValue, depth: usize) -> Result<(), String> {
+        match first(value) {
+            b'"' if text(value).is_some_and(|text| is_elsewhere(&text)) => self.allow(URL),
+            b'[' if depth <= DEEPEST => {
+                items(value)?.into_iter().try_for_each(|item| self.media(item, depth + 1))
+            }
+            _ => self.content(value, depth),
+        }
+    }
+
     /// Where a block's content is: in the request, or elsewhere.
     fn source(&self, source: &RawValue, depth: usize) -> Result<(), String> {
+        if first(source) != b'{' {
+            let items = if depth > DEEPEST { return Err(too_deep()) } else { items(source)? };
+            return items.into_iter().try_for_each(|item| match first(item) {
+                b'{' | b'[' => self.source(item, depth + 1),
+                _ => Ok(()),
+            });
+        }
         let fields = fields(source)?;
         for (key, value) in &fields {
             match folded(key).as_str() {
@@ -332,6 +358,18 @@ fn begins(name: &str, entry: &str) -> bool {
 /// Whether an address has its content in itself.
 fn is_data(address: &str) -> bool {
     address.get(..5).is_some_and(|scheme| scheme.eq_ignore_ascii_case("data:"))
+}
+
+/// Whether a text is an address with a scheme, and not the content itself.
+fn is_elsewhere(text: &str) -> bool {
+    let scheme = text.trim_start().split_once("://").map(|(scheme, _)| scheme);
+    scheme.is_some_and(|scheme| scheme.len() < 16 && scheme.bytes().all(|byte| byte.is_ascii_alphanumeric()))
+}
+
+/// Whether blocks of a type are of something that is no text.
+fn is_media(kind: &str) -> bool {
+    let kind = kind.strip_prefix("input_").unwrap_or(kind);
+    ["image", "document", "video", "audio", "file", "media"].iter().any(|media| kind.starts_with(media))
 }
 
 /// A key without what its spellings differ by.
