@@ -3,7 +3,9 @@
 //! <https://platform.openai.com/docs/api-reference/chat> and `chat-streaming` beside it. Only what the conversation needs
 //! is asked for: compatible servers know less.
 
-use super::{Answers, Decode, Endpoint, KeyHeader, Protocol, RequestTemplate, json_text, measure::text_bytes};
+use super::{
+    Answers, Decode, Endpoint, KeyHeader, Protocol, RequestTemplate, json_text, measure::text_bytes,
+};
 use crate::{
     credentials::Scheme,
     message::{Block, Image, Kind, Message, Role},

@@ -16,6 +16,8 @@ struct Known {
     client_tools: &'static [&'static str],
     /// The same with a date behind them: `bash_20250124`.
     dated: &'static [&'static str],
+    /// Whether there is a `shell`, which is the client's or the provider's as its environment says.
+    has_shell: bool,
     /// Fields of a request that have the provider reach out, whatever is in `tools`.
     fields: &'static [&'static str],
 }
@@ -23,15 +25,23 @@ struct Known {
 const MESSAGES: Known = Known {
     client_tools: &["custom", "tool_search_tool_regex", "tool_search_tool_bm25"],
     dated: &["bash", "text_editor", "memory", "computer", "tool_search_tool_regex", "tool_search_tool_bm25"],
+    has_shell: false,
     fields: &["mcp_servers", "container"],
 };
 
-const CHAT_COMPLETIONS: Known =
-    Known { client_tools: &["function", "custom"], dated: &[], fields: &["web_search_options"] };
+const CHAT_COMPLETIONS: Known = Known {
+    client_tools: &["function", "custom"],
+    dated: &[],
+    has_shell: false,
+    fields: &["web_search_options"],
+};
 
-// A `shell` is the client's or the provider's, as its environment says: `Look::tool`.
-const RESPONSES: Known =
-    Known { client_tools: &["function", "custom", "local_shell", "apply_patch"], dated: &[], fields: &[] };
+const RESPONSES: Known = Known {
+    client_tools: &["function", "custom", "local_shell", "apply_patch", "namespace"],
+    dated: &[],
+    has_shell: true,
+    fields: &[],
+};
 
 /// The table: one line for each API.
 fn known(wire: Wire) -> &'static Known {
@@ -196,14 +206,19 @@ impl Look<'_> {
     fn tool(&self, tool: &RawValue) -> Result<(), String> {
         let fields = fields(tool)?;
         let (mut has_type, mut has_name) = (false, false);
+        let is_local = is_local_shell(&fields);
         for (key, value) in &fields {
             match folded(key).as_str() {
                 "type" if value.get() == "null" => {}
                 // One that is said twice, or in another case, is the provider's to choose.
                 "type" => {
                     has_type = true;
-                    self.tool_type(value)?;
+                    if !(self.known.has_shell && is_local) {
+                        self.tool_type(value)?;
+                    }
                 }
+                // Of a namespace.
+                "tools" => self.tools("tools", value)?,
                 "name" | "function" => has_name = true,
                 _ => {}
             }
@@ -347,6 +362,22 @@ impl Look<'_> {
             _ => Ok(()),
         }
     }
+}
+
+/// Whether a tool is a shell of the client's, however it is read.
+fn is_local_shell(tool: &[(String, &RawValue)]) -> bool {
+    let only = |object: &[(String, &RawValue)], name: &str| {
+        let mut found =
+            object.iter().filter(|(key, _)| folded(key) == name).map(|(_, value)| (*value).to_owned());
+        found.next().filter(|_| found.next().is_none())
+    };
+    let is = |value: Option<Box<RawValue>>, wanted: &str| {
+        value.and_then(|value| text(&value)).is_some_and(|found| found == wanted)
+    };
+    let environment = only(tool, "environment").filter(|value| first(value) == b'{');
+    let is_local = environment
+        .is_some_and(|value| fields(&value).is_ok_and(|fields| is(only(&fields, "type"), "local")));
+    is(only(tool, "type"), "shell") && is_local
 }
 
 /// Whether a name is an entry's with something behind it: `web_search_20250305` of `web_search`, `openrouter:web` of

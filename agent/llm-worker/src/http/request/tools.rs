@@ -70,7 +70,7 @@ pub(crate) fn every(object: &RawValue, name: &str) -> Result<Vec<Box<RawValue>>,
     }
     let unread = |_| "the request has an object that cannot be read in one way only".to_owned();
     let Fields(fields) = serde_json::from_str(object.get()).map_err(unread)?;
-    Ok(fields.into_iter().filter(|(key, _)| folded(key) == name).map(|(_, value)| value).collect())
+    Ok(fields.into_iter().filter(|(key, _)| folded(key) == name).map(|(_, value)| value.to_owned()).collect())
 }
 
 /// Whether a key says which model is meant: `model`, `models`, `analysis_models`.

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::http::request::{Route, rewrite, tests::llm};
-use ringfence_policy::agents::registry::ProviderKind::{Anthropic, OpenAi};
+use ringfence_policy::agents::registry::ProviderKind::{self, Anthropic, OpenAi};
 use serde_json::{Value, json};
 
 /// What comes of a body under a profile that allows these.
@@ -143,7 +143,8 @@ fn a_tool_hides_behind_no_spelling() {
 
 #[test]
 fn fields_that_reach_out_are_refused_by_their_name() {
-    for field in wire(Anthropic).fields.iter().chain(wire(OpenAi).fields).chain(&GATEWAYS) {
+    let own = [Wire::Messages, Wire::ChatCompletions].map(known);
+    for field in own.iter().flat_map(|known| known.fields).chain(&GATEWAYS) {
         for value in [json!({}), json!([{ "type": "url" }]), json!("auto"), json!(true)] {
             both(field, &json!({ *field: value }));
         }
@@ -274,4 +275,71 @@ fn a_refusal_is_short_and_hides_nothing() {
     let kind = format!("a\u{1b}[31m\n{}", "x".repeat(10_000));
     let why = with(Anthropic, &[], &json!({ "tools": [{ "type": kind }] }).to_string()).unwrap_err();
     assert!(why.len() < 600 && !why.contains(char::is_control), "{why}");
+}
+
+#[test]
+fn responses_run_at_the_provider_what_is_not_said_to_be_local() {
+    let respond = |allowed: &[&str], body: &Value| {
+        let llm = Llm { provider_tools: allowed.iter().map(|&name| name.into()).collect(), ..llm(OpenAi) };
+        rewrite(&llm, Route::Respond, body.to_string().as_bytes()).map(drop)
+    };
+    let refused = |name: &str, body: Value| {
+        let why = respond(&["else"], &body).expect_err(name);
+        assert!(why.starts_with(&format!("{name:?} is run or fetched")), "{body}: {why}");
+        assert_eq!(respond(&[name], &body), Ok(()), "{body}");
+    };
+    let local = json!({ "type": "shell", "environment": { "type": "local" } });
+    let names = json!({ "type": "namespace", "name": "n", "tools": [{ "type": "function", "name": "f" }] });
+    let clients = json!([{ "type": "function", "name": "f", "parameters": { "properties": { "image_url": {} } } },
+        { "type": "custom", "name": "c" }, { "type": "local_shell" }, { "type": "apply_patch" }, local, names]);
+    assert_eq!(
+        respond(&[], &json!({ "input": "hi", "tools": clients, "text": { "verbosity": "low" } })),
+        Ok(())
+    );
+    for kind in [
+        "web_search",
+        "web_search_preview",
+        "code_interpreter",
+        "mcp",
+        "file_search",
+        "image_generation",
+        "computer_use_preview",
+        "shell",
+    ] {
+        refused(kind, json!({ "input": "hi", "tools": [{ "type": kind, "name": "t" }] }));
+        refused(
+            kind,
+            json!({ "input": "hi", "tools": [{ "type": "namespace", "name": "n", "tools": [{ "type": kind }] }] }),
+        );
+        refused(
+            kind,
+            json!({ "input": [{ "type": "additional_tools", "role": "developer", "tools": [{ "type": kind }] }] }),
+        );
+    }
+    for environment in [
+        json!({ "type": "container_auto" }),
+        json!("local"),
+        json!(null),
+        json!({ "type": "local", "Type": "container_auto" }),
+    ] {
+        refused(
+            "shell",
+            json!({ "input": "hi", "tools": [{ "type": "shell", "environment": environment }] }),
+        );
+    }
+    refused(
+        "shell",
+        json!({ "tools": [{ "type": "shell", "environment": { "type": "local" }, "Environment": {} }] }),
+    );
+    let image = |url: &str| json!({ "input": [{ "role": "user", "content": [{ "type": "input_image", "image_url": url }] }] });
+    assert_eq!(respond(&[], &image("data:image/png;base64,AAAA")), Ok(()));
+    refused("url", image("https://e.org/x.png"));
+    refused(
+        "url",
+        json!({ "input": [{ "role": "user", "content": [{ "type": "input_file", "file_url": "https://e.org/x" }] }] }),
+    );
+    refused(
+        "file_id",
+        json!({ "input": [{ "role": "user", "content": [{ "type": "input_file", "file_id": "file_1" }] }] }),
+    );
 }

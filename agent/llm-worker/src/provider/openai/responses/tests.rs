@@ -119,7 +119,7 @@ fn no_tool_brings_another_model_wherever_it_is_listed() {
         let error = sent(body.clone()).unwrap_err();
         assert!(error.contains("may not name a model"), "{body}: {error}");
     }
-    let fine = json!({ "tools": [{ "type": "namespace", "name": "n", "tools": [{ "type": "function", "name": "model" }] }, { "type": "web_search" }],
+    let fine = json!({ "tools": [{ "type": "namespace", "name": "n", "tools": [{ "type": "function", "name": "model" }] }, { "type": "local_shell" }],
         "tool_choice": { "type": "function", "name": "model" } });
     assert!(sent(fine).is_ok());
 }
