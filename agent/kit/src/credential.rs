@@ -4,12 +4,12 @@ use ringfence_base::error::chain;
 use ringfence_credentials::{Error, Secret, Source};
 use std::io::ErrorKind;
 
-/// The first credential that is there; none of those that are there can be used: why, of each.
-pub(crate) fn find(places: &[Source]) -> Result<Option<Secret>, Vec<String>> {
+/// The first credential that is there, and where; none of those that are there can be used: why, of each.
+pub(crate) fn find(places: &[Source]) -> Result<(Source, Secret), Vec<String>> {
     let mut reasons = Vec::new();
     for place in places {
         match place.read() {
-            Ok(secret) => return Ok(Some(secret)),
+            Ok(secret) => return Ok((place.clone(), secret)),
             Err(error) if is_absent(&error) => {}
             Err(error) => reasons.push(chain(&error)),
         }
@@ -58,8 +58,8 @@ mod tests {
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
         assert!(find(&[absent.clone(), login("/a")]).unwrap_err()[0].contains("expired"));
         fs::write(&path, r#"{"a":"first","b":"second"}"#).unwrap();
-        let found = find(&[absent.clone(), login("/c"), login("/b"), login("/a")]).unwrap().unwrap();
-        assert_eq!(found.expose(), "second");
+        let found = find(&[absent.clone(), login("/c"), login("/b"), login("/a")]).unwrap();
+        assert_eq!((&found.0, found.1.expose()), (&login("/b"), "second"));
         assert!(describe(&[absent.clone(), login("/a")]).unwrap().contains("login.json"));
         assert_eq!(describe(&[absent]), None);
     }

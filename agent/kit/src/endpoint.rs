@@ -4,22 +4,22 @@
 use super::{Error, make};
 use jiff::Zoned;
 use ringfence_base::{error::chain, loopback, paths::HTTP_TOKEN, sockets};
-use ringfence_credentials::Secret;
+use ringfence_credentials::{self as secret, Secret, Source};
 use ringfence_policy::agents::{
     home::{CONVERSATION, HTTP_LOG, Home},
     registry::AgentConfig,
 };
 use ringfence_supervise::{
     child::Process,
-    worker::{self, WorkerSetup},
+    worker::{self, Credentials, WorkerSetup},
 };
 use ringfence_wire::{
-    agent::{CredentialOwner, MAX_QUESTION, Supervisor, ToCore},
+    agent::{CredentialOwner, MAX_QUESTION, Replacement, Supervisor, ToCore, ToWorker},
     conn::Conn,
 };
+use serde_json::value::RawValue;
 use std::{
     fs,
-    io::Read as _,
     net::{Shutdown, SocketAddr},
     os::fd::OwnedFd,
     path::{Path, PathBuf},
@@ -28,11 +28,13 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 /// How long a worker may take until it serves.
 const START: Duration = Duration::from_secs(30);
+/// A key that its provider refused is read again at most so often: a command or a person may have to be asked for it.
+const RENEWAL: Duration = Duration::from_secs(5);
 /// How long it may take to end, with what it still has to write down.
 const END: Duration = Duration::from_secs(10);
 
@@ -43,6 +45,9 @@ pub struct Endpoint {
     /// None: it was ended.
     worker: Option<Process>,
     is_ending: Arc<AtomicBool>,
+    config: Box<RawValue>,
+    /// Where its credential is, to read it again.
+    source: Option<Source>,
     address: SocketAddr,
     token: String,
     logs: PathBuf,
@@ -54,7 +59,7 @@ impl Endpoint {
     pub(crate) fn start(
         config: &AgentConfig,
         home: &Home,
-        credential: Option<Secret>,
+        credential: Option<(Source, Secret)>,
     ) -> Result<Self, Error> {
         let agent = config.name.clone();
         let failed = |why: String| Error::Worker(agent.clone(), why);
@@ -73,15 +78,13 @@ impl Endpoint {
             let _ = fs::remove_file(state.join(name));
         }
         listeners.push(listener.into());
-        let credentials = match credential {
-            None => Vec::new(),
-            Some(secret) => {
-                let pipe = secret.pipe().map_err(|error| Error::Credential(agent.clone(), error))?;
-                vec![(CredentialOwner::Llm, pipe)]
-            }
-        };
+        let (source, secret) = credential.unzip();
+        let credentials = passed(secret.as_ref()).map_err(|error| Error::Credential(agent.clone(), error))?;
+        // Each has it in one place: the worker from here on.
+        drop(secret);
+        let config = worker::as_json(config).map_err(failed)?;
         let setup = WorkerSetup {
-            config: worker::as_json(config).map_err(failed)?,
+            config: config.clone(),
             by: Supervisor::User { logs: logs.clone(), state: state.clone() },
             credentials,
             listeners,
@@ -95,6 +98,8 @@ impl Endpoint {
             agent: agent.clone(),
             worker: None,
             is_ending: Arc::default(),
+            config,
+            source,
             address,
             token: String::new(),
             logs,
@@ -128,15 +133,28 @@ impl Endpoint {
         self.logs.join(HTTP_LOG)
     }
 
-    /// Says it on standard error if the worker ends by itself. Starts a thread: not before the command is forked.
+    /// Hears the worker: it is given a fresh key when its provider refuses the one of before, and its end is said on standard
+    /// error. Starts a thread: not before the command is forked.
     pub fn watch(&self) {
         let link = self.worker.as_ref().and_then(|worker| worker.socket().try_clone().ok());
-        let Some(mut link) = link else { return };
+        let Some(link) = link else { return };
         let (agent, is_ending) = (self.agent.clone(), Arc::clone(&self.is_ending));
+        let (config, source) = (self.config.clone(), self.source.clone());
         let watch = move || {
-            // Such a worker says nothing more; its end is the end of what can be read.
-            let mut word = [0];
-            while link.read(&mut word).is_ok_and(|count| count > 0) {}
+            let mut renewed: Option<Instant> = None;
+            let hear = |conn: &mut Conn, said: ToCore, _| {
+                let is_due = renewed.is_none_or(|last| last.elapsed() >= RENEWAL);
+                if matches!(said, ToCore::KeyRefused) && is_due {
+                    renewed = Some(Instant::now());
+                    if let Err(why) = renew(conn, &config, source.as_ref()) {
+                        eprintln!(
+                            "ringfence: the credential of {agent}'s model was refused, and cannot be read again: {why}"
+                        );
+                    }
+                }
+                Ok(())
+            };
+            let _ = worker::listen(link, hear);
             if !is_ending.load(Ordering::Acquire) {
                 eprintln!(
                     "ringfence: the worker that serves {agent}'s model ended; the agent has no model any more"
@@ -177,6 +195,23 @@ impl Drop for Endpoint {
     }
 }
 
+/// A credential as it is handed over.
+fn passed(secret: Option<&Secret>) -> Result<Credentials, secret::Error> {
+    secret.map(|secret| Ok((CredentialOwner::Llm, secret.pipe()?))).into_iter().collect()
+}
+
+/// Reads the credential again, and has the worker go on with it.
+fn renew(conn: &Conn, config: &RawValue, source: Option<&Source>) -> Result<(), String> {
+    let Some(source) = source else { return Ok(()) };
+    let secret = source.read().map_err(|error| chain(&error))?;
+    let credentials = passed(Some(&secret)).map_err(|error| chain(&error))?;
+    let order = ToWorker::Replace(Replacement {
+        config: config.to_owned(),
+        credentials: worker::owners_of(&credentials),
+    });
+    worker::send_order(conn.stream(), &order, &[] as &[OwnedFd], &credentials).map_err(|error| chain(&error))
+}
+
 /// Hands a worker its setup and waits until it serves.
 fn ready(process: &Process, setup: WorkerSetup<OwnedFd>) -> Result<(), String> {
     setup.hand_over(process.socket()).map_err(|error| chain(&error))?;
@@ -187,7 +222,7 @@ fn ready(process: &Process, setup: WorkerSetup<OwnedFd>) -> Result<(), String> {
             ToCore::Ready => return Ok(()),
             ToCore::Failed(why) => return Err(worker::printable_reason(&why)),
             // Numbers that nobody asked for.
-            ToCore::Status(_) | ToCore::Report(_) => {}
+            ToCore::Status(_) | ToCore::Report(_) | ToCore::KeyRefused => {}
             ToCore::Speaker { .. } | ToCore::Tag { .. } => {
                 return Err("it asks for what only the daemon does".to_owned());
             }

@@ -130,18 +130,22 @@ pub fn serve(profile: &Profile, kit: &Kit, given: Given) -> Result<Endpoint, Err
     let has_address = given.base_url.is_some() || registry.has_address(&profile.name);
     let named = given.credential.as_ref().or(registry.credential(&profile.name));
     let credential = match named {
-        Some(source) => Some(source.read().map_err(|error| Error::Credential(profile.name.clone(), error))?),
-        None => credential::find(&kit.credentials).or_else(|reasons| {
-            let login = || kit.login.clone().unwrap_or_else(|| "get one from the provider".to_owned());
+        Some(source) => {
+            let secret = source.read().map_err(|error| Error::Credential(profile.name.clone(), error))?;
+            Some((source.clone(), secret))
+        }
+        None => match credential::find(&kit.credentials) {
+            Ok(found) => Some(found),
             // A server of one's own may want none.
-            if has_address && reasons.is_empty() {
-                return Ok(None);
+            Err(reasons) if has_address && reasons.is_empty() => None,
+            Err(reasons) => {
+                let login = kit.login.clone().unwrap_or_else(|| "get one from the provider".to_owned());
+                return Err(Error::NoCredential { agent: profile.name.clone(), login, reasons });
             }
-            Err(Error::NoCredential { agent: profile.name.clone(), login: login(), reasons })
-        })?,
+        },
     };
     // Where it comes from is known; a worker is handed it beside its configuration.
-    let given = Given { credential: credential.clone().map(secret::Source::Value), ..given };
+    let given = Given { credential: credential.as_ref().map(|(source, _)| source.clone()), ..given };
     let config = registry::of_kit(profile, &registry, given).map_err(Error::Config)?;
     for notice in &config.notices {
         tracing::warn!("{notice}");

@@ -187,7 +187,10 @@ pub fn supervise<L: AsFd>(
 }
 
 /// Hears a worker until it closes its link or says what no worker says.
-fn listen(
+///
+/// # Errors
+/// [`FrameError`]; also that it closed its link.
+pub fn listen(
     worker: UnixStream,
     mut hear: impl FnMut(&mut Conn, ToCore, Vec<OwnedFd>) -> Result<(), FrameError>,
 ) -> Result<(), FrameError> {

@@ -96,8 +96,13 @@ struct Asked {
     body: Value,
 }
 
-/// A provider that answers each request with the same words. Its thread ends with the test process.
+/// A provider that answers each request with the same words.
 fn provider() -> (String, mpsc::Receiver<Asked>) {
+    provider_that(|_| true)
+}
+
+/// One that takes only keys in whose request's head `takes` finds nothing wrong. Its thread ends with the test process.
+fn provider_that(takes: impl Fn(&str) -> bool + Send + 'static) -> (String, mpsc::Receiver<Asked>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = format!("http://{}", listener.local_addr().unwrap());
     let (asked, received) = mpsc::channel();
@@ -110,8 +115,9 @@ fn provider() -> (String, mpsc::Receiver<Asked>) {
             let mut body = vec![0; length.parse().unwrap()];
             reader.read_exact(&mut body).unwrap();
             let answer = r#"{"id":"msg_1","type":"message","role":"assistant","model":"m1","content":[{"type":"text","text":"the model's words"}],"stop_reason":"end_turn","usage":{"input_tokens":3,"output_tokens":4}}"#;
+            let said = if takes(&head) { "200 OK" } else { "401 Unauthorized" };
             let head_of_answer = format!(
-                "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",
+                "HTTP/1.1 {said}\r\ncontent-type: application/json\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",
                 answer.len()
             );
             let _ = reader.get_mut().write_all(format!("{head_of_answer}{answer}").as_bytes());
@@ -302,4 +308,26 @@ fn the_endpoint_ends_with_a_launcher_that_is_killed() {
         nix::sys::signal::Signal::SIGKILL,
     )
     .unwrap();
+}
+
+#[test]
+fn a_key_that_the_provider_refuses_is_read_again() {
+    let fake = Fake::new();
+    let file = fake.host.path("key");
+    let put = |key: &str| {
+        fs::write(&file, key).unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+    };
+    put("sk-old");
+    // Whoever renews the login does so when the old one is over.
+    let renewed = file.clone();
+    let (url, asked) = provider_that(move |head| {
+        fs::write(&renewed, "sk-new").unwrap();
+        head.contains("sk-new")
+    });
+    let words = ["--base-url", &url, "--api-key-file", file.to_str().unwrap(), &fake.agent()];
+    let printed = succeeds(&fake.command(&words).output().unwrap());
+    assert!(printed.contains("HTTP/1.1 200"), "{printed}");
+    let heads = [asked.recv_timeout(LIMIT).unwrap().head, asked.recv_timeout(LIMIT).unwrap().head];
+    assert!(heads[0].contains("sk-old") && heads[1].contains("sk-new"), "{heads:?}");
 }
