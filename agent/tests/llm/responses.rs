@@ -24,7 +24,7 @@ fn asked() -> Value {
     json!({ "model": "theirs", "stream": true, "instructions": "Be brief.", "store": false, "parallel_tool_calls": true,
         "include": ["reasoning.encrypted_content"], "prompt_cache_key": "k", "reasoning": { "effort": "low" },
         "tools": [{ "type": "function", "name": "bash", "parameters": { "type": "object" } }, { "type": "local_shell" },
-            { "type": "custom", "name": "patch" }, { "type": "web_search" }],
+            { "type": "custom", "name": "patch" }],
         "input": [{ "type": "message", "role": "user", "content": [{ "type": "input_text", "text": "hi" }] }] })
 }
 
@@ -135,6 +135,10 @@ fn what_the_profile_does_not_allow_is_refused_in_the_provider_s_form() {
         ),
         (json!({ "model": "small", "input": "x", "background": true }), "never passes this endpoint"),
         (json!({ "model": "small", "input": "x", "tools": image }), "may not name a model"),
+        (
+            json!({ "model": "small", "input": "x", "tools": [{ "type": "web_search" }] }),
+            "provider_tools = [",
+        ),
         (json!({ "model": "small", "input": "x", "stream": "true" }), "stream is to be true or false"),
     ] {
         let got = post(&home, PATH, &body);

@@ -5,6 +5,7 @@ use super::{
     active_call::ActiveCall,
     budget::Reservation,
     gate::Gate,
+    intents::ClientMessage,
     record::Call,
     relay::{self, Outcome, Relay},
     request::{
@@ -28,6 +29,7 @@ use axum::{
 use http_body::Body as _;
 use jiff::Timestamp;
 use ringfence_http::Standing;
+use serde_json::value::RawValue;
 use std::{
     borrow::Cow,
     collections::BTreeSet,
@@ -144,12 +146,7 @@ pub(super) async fn answer(state: &Arc<State>, gate: Option<&Gate>, request: Req
         messages: rewritten.messages.len(),
         session,
         // One that costs nothing takes little of the log.
-        last: rewritten
-            .messages
-            .into_iter()
-            .next_back()
-            .filter(|_| route.is_turn())
-            .map(|last| shared.redactor.json(last)),
+        last: newest(rewritten.messages).filter(|_| route.is_turn()).map(|last| shared.redactor.json(last)),
     };
     let started = Instant::now();
     let (state, began, reported) = (Arc::clone(state), Vec::new(), BTreeSet::new());
@@ -245,6 +242,16 @@ async fn forward(
     active.shared = fresh;
     let provider = Arc::clone(&active.shared.provider);
     provider.forward(path, head, body).await.map_err(|error| error.message)
+}
+
+/// The newest message that is somebody's: behind a user's words some clients put what they themselves tell the model.
+fn newest(mut messages: Vec<Box<RawValue>>) -> Option<Box<RawValue>> {
+    let is_client_s = |raw: &RawValue| {
+        let message = serde_json::from_str::<ClientMessage>(raw.get());
+        message.is_ok_and(|message| matches!(message.role.as_str(), "system" | "developer"))
+    };
+    let at = messages.iter().rposition(|raw| !is_client_s(raw)).or(messages.len().checked_sub(1))?;
+    Some(messages.swap_remove(at))
 }
 
 /// Whether an answer says that it is a stream of events.
