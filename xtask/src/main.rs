@@ -1,5 +1,6 @@
 //! Ringfence's own build and test tool: `cargo xtask --help`. One file per verb.
 
+mod agent_parties;
 mod bench;
 mod build;
 mod coverage;

@@ -1,5 +1,6 @@
 //! `test`: every check, from formatting to the VM tests, and one line that says how it went.
 
+use crate::agent_parties;
 use crate::build;
 use crate::dashboard;
 use crate::fuzz;
@@ -59,6 +60,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         part(&mut tally, "dashboard in Chromium", dashboard::tests);
         part(&mut tally, "MCP servers and SDKs", parties::tests);
         part(&mut tally, "LLM mocks, SDKs and MCP servers", llm_parties::tests);
+        part(&mut tally, "coding agents under `ringfence run`", agent_parties::tests);
         part(&mut tally, "VM tests", vm_test::full);
     }
 

@@ -16,6 +16,7 @@ pub(crate) use linker::installed_tool;
 pub(crate) use lock::Lock;
 pub(crate) use stress::stress_ng;
 
+use crate::agent_parties;
 use crate::llm_parties;
 use crate::parties;
 use crate::report::say;
@@ -66,6 +67,7 @@ pub(crate) fn everything() -> Result<()> {
     quick_target();
     parties::install()?;
     llm_parties::install()?;
+    agent_parties::install()?;
     kernels_and_image()
 }
 
@@ -114,6 +116,7 @@ fn missing() -> Vec<String> {
     missing.extend(components::missing_lines());
     missing.extend(parties::missing_lines());
     missing.extend(llm_parties::missing_lines());
+    missing.extend(agent_parties::missing_lines());
     let kernels = kernels::installed();
     for series in Series::all() {
         if !kernels.iter().any(|kernel| kernel.series == *series) {

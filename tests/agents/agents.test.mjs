@@ -1,0 +1,252 @@
+// Unmodified coding agents under `ringfence run`, without the daemon: each is started as its user starts it, its model is a
+// scripted one on loopback, and its key is on the host.
+import assert from "node:assert/strict";
+import { spawn } from "node:child_process";
+import fs from "node:fs";
+import net from "node:net";
+import os from "node:os";
+import path from "node:path";
+import { after, describe, test } from "node:test";
+import { Provider } from "./provider.mjs";
+
+const RINGFENCE = process.env.RINGFENCE;
+const KEY = "sk-test-the-key-that-stays-on-the-host";
+/** Finds what hangs; how fast a machine is, it does not judge. */
+const LIMIT = 10 * 60 * 1000;
+const packages = fs.realpathSync("node_modules");
+
+/** Where each agent's program is in its package, and how it is asked something without a terminal. */
+const AGENTS = {
+  claude: {
+    program: "@anthropic-ai/claude-code-linux-x64/claude",
+    ask: (text) => ["-p", text, "--allowedTools", "Bash"],
+    resume: (text) => ["--continue", "-p", text, "--allowedTools", "Bash"],
+  },
+  codex: {
+    program: "@openai/codex/vendor/x86_64-unknown-linux-musl/bin/codex",
+    // Its newest models run JavaScript that calls its shell; one that it does not know is given the shell itself.
+    ask: (text) => ["exec", "-m", "gpt-5", "--skip-git-repo-check", text],
+    resume: (text) => ["exec", "-m", "gpt-5", "--skip-git-repo-check", "resume", "--last", text],
+  },
+  opencode: {
+    program: "opencode-linux-x64-baseline/bin/opencode",
+    // It would refuse by itself what leads out of the project, where nobody can be asked.
+    options: ["--env", 'OPENCODE_PERMISSION={"external_directory":"allow"}'],
+    ask: (text) => ["run", "--model", "anthropic/claude-sonnet-4-5", text],
+    resume: (text) => ["run", "--continue", "--model", "anthropic/claude-sonnet-4-5", text],
+  },
+};
+
+// What an agent keeps is in its user's home, whatever HOME says; these have a place of their own there.
+const home = os.userInfo().homedir;
+const kept = fs.mkdtempSync(path.join(home, ".ringfence-test-"));
+const base = fs.mkdtempSync(path.join(os.tmpdir(), "ringfence-agents-"));
+after(() => [kept, base].forEach((dir) => fs.rmSync(dir, { recursive: true, force: true })));
+
+const profiles = path.join(base, "config/profiles");
+const programs = path.join(base, "bin");
+for (const dir of [profiles, programs, path.join(base, "run")]) fs.mkdirSync(dir, { recursive: true });
+for (const [name, { program }] of Object.entries(AGENTS)) {
+  fs.symlinkSync(path.join(packages, program), path.join(programs, name));
+  const state = `\${HOME}/${path.basename(kept)}/${name}`;
+  fs.writeFileSync(path.join(profiles, `${name}.toml`), `
+extends = "${name}"
+[grant]
+fs_read = { add = ["${packages}", "${programs}", "${state}"] }
+fs_write = { add = ["${state}"] }
+exec = { add = ["${packages}", "${programs}", "${state}"] }
+[kernel]
+accept_partial = ["fs_read", "fs_write", "exec", "net", "unix"]
+[kit]
+state = "${state}"
+`, { mode: 0o644 });
+}
+
+/** A repository of its own, and a model of its own. */
+class Project {
+  static async start(name) {
+    const project = new Project();
+    project.name = name;
+    project.provider = await Provider.start();
+    project.dir = fs.mkdtempSync(path.join(base, "project-"));
+    project.data = fs.mkdtempSync(path.join(base, "data-"));
+    return project;
+  }
+
+  spawn(words, variables = {}, options = []) {
+    const environment = {
+      PATH: `${programs}:/usr/local/bin:/usr/bin:/bin`,
+      HOME: home,
+      RINGFENCE_CONFIG_DIR: path.join(base, "config"),
+      RINGFENCE_RUNTIME_DIR: path.join(base, "run"),
+      XDG_CONFIG_HOME: path.join(base, "user"),
+      XDG_DATA_HOME: this.data,
+      TEST_KEY: KEY,
+      ...variables,
+    };
+    const url = this.provider.url + (this.name === "codex" ? "/v1" : "");
+    const all = ["run", "--base-url", url, "--api-key-env", "TEST_KEY", ...(AGENTS[this.name].options ?? []), ...options, this.name, ...words];
+    return spawn(RINGFENCE, all, { cwd: this.dir, env: environment, stdio: ["ignore", "pipe", "pipe"] });
+  }
+
+  /** Runs the agent to its end. */
+  async run(words, variables, options) {
+    return ended(this.spawn(words, variables, options));
+  }
+
+  async ask(text, ...script) {
+    this.provider.script = script;
+    return this.run(AGENTS[this.name].ask(text));
+  }
+
+  logged() {
+    const logs = path.join(this.data, "ringfence/logs");
+    const runs = fs.readdirSync(logs).map((run) => path.join(logs, run, "http.ndjson"));
+    return runs.filter((file) => fs.existsSync(file)).map((file) => fs.readFileSync(file, "utf8")).join("");
+  }
+
+  read(name) {
+    return fs.readFileSync(path.join(this.dir, name), "utf8");
+  }
+}
+
+async function ended(child) {
+  let [stdout, stderr] = ["", ""];
+  child.stdout.setEncoding("utf8").on("data", (text) => (stdout += text));
+  child.stderr.setEncoding("utf8").on("data", (text) => (stderr += text));
+  const limit = setTimeout(() => child.kill("SIGKILL"), LIMIT);
+  const [status, signal] = await new Promise((resolve) => child.on("close", (...how) => resolve(how)));
+  clearTimeout(limit);
+  return { status, signal, stdout, stderr };
+}
+
+function succeeded(result) {
+  assert.equal(result.status, 0, JSON.stringify(result));
+  return result.stdout;
+}
+
+/** The text of the results of tools that the model was told last. */
+function told(project) {
+  return project.provider.turns().at(-1).text;
+}
+
+for (const name of Object.keys(AGENTS)) {
+  describe(name, { concurrency: false, timeout: LIMIT }, () => {
+    test("does what its model says, and the key stays on the host", async () => {
+      const project = await Project.start(name);
+      const look = "env > environment.txt; cat /proc/*/environ > environments.txt 2>/dev/null; echo made > made.txt; echo the-tool-ran";
+      const printed = succeeded(await project.ask("make a file", { run: look }, { say: "The file is there." }));
+      assert.match(printed, /The file is there\./);
+      assert.equal(project.read("made.txt"), "made\n");
+      assert.match(told(project), /the-tool-ran/);
+      const [first] = project.provider.turns();
+      assert.ok([first.headers["x-api-key"], first.headers.authorization].some((value) => value?.includes(KEY)), JSON.stringify(first.headers));
+      assert.match(project.read("environment.txt"), /^PATH=/m);
+      for (const text of [project.read("environment.txt"), project.read("environments.txt"), project.logged(), printed]) {
+        assert.ok(!text.includes(KEY), "the key is where it must not be");
+      }
+      assert.match(project.logged(), /make a file/);
+      project.provider.stop();
+    });
+
+    test("is refused what its profile does not grant", async () => {
+      const project = await Project.start(name);
+      const outside = path.join(kept, "secret.txt");
+      fs.writeFileSync(outside, "a secret of another program");
+      const port = new URL(project.provider.url).port;
+      const command = `cat ${outside} 2>&1; cat made.txt; (exec 3<>/dev/tcp/127.0.0.1/${port}) 2>&1 && echo rea''ched; echo over`;
+      fs.writeFileSync(path.join(project.dir, "made.txt"), "readable-as-a-control");
+      succeeded(await project.ask("look around", { run: command }, { say: "Done." }));
+      assert.match(told(project), /secret\.txt: Permission denied/);
+      assert.match(told(project), /readable-as-a-control/);
+      assert.match(told(project), /over/);
+      assert.doesNotMatch(told(project), /a secret of another program|reached/);
+      project.provider.stop();
+    });
+
+    test("shows a long answer whole", async () => {
+      const project = await Project.start(name);
+      const printed = succeeded(await project.ask("count", { say: "Number", times: 2000 }));
+      assert.match(printed, /Number 0\. [^]*Number 1999\./);
+      project.provider.stop();
+    });
+
+    test("goes on after a provider that is overloaded", async () => {
+      const project = await Project.start(name);
+      const overloaded = { status: name === "codex" ? 503 : 529, kind: "overloaded_error", headers: { "retry-after": "0" } };
+      const printed = succeeded(await project.ask("say something", overloaded, { say: "At last." }));
+      assert.match(printed, /At last\./);
+      project.provider.stop();
+    });
+
+    test("does not take an answer that breaks off for a whole one", async () => {
+      const project = await Project.start(name);
+      const result = await project.ask("say something", { say: "Only half of", cut: true }, { say: "Whole again." });
+      assert.ok(result.status !== 0 || /Whole again\./.test(result.stdout), JSON.stringify(result));
+      project.provider.stop();
+    });
+
+    test("is told of a key that its provider does not take", async () => {
+      const project = await Project.start(name);
+      const wrong = Array.from({ length: 20 }, () => ({ status: 401, kind: "authentication_error" }));
+      project.provider.script = wrong;
+      // It would be tried again for three minutes.
+      const result = await project.run(AGENTS[name].ask("say something"), {}, ["--env", "CLAUDE_CODE_MAX_RETRIES=1"]);
+      assert.match(result.stdout + result.stderr, /401|authenticat|as the test wants it|API key/i);
+      project.provider.stop();
+    });
+
+    test("resumes a session", async () => {
+      const project = await Project.start(name);
+      succeeded(await project.ask("remember the word tulip", { say: "I will." }));
+      project.provider.script = [{ say: "It was tulip." }];
+      const printed = succeeded(await project.run(AGENTS[name].resume("which word was it?")));
+      assert.match(printed, /It was tulip\./);
+      assert.match(told(project), /remember the word tulip/);
+      project.provider.stop();
+    });
+
+    test("ends with its endpoint when it is killed", async () => {
+      const project = await Project.start(name);
+      project.provider.script = [{ run: "echo $$ > pid.txt; env > environment.txt; exec sleep 1000" }];
+      const child = project.spawn(AGENTS[name].ask("wait"));
+      let is_over = false;
+      const over = ended(child).finally(() => (is_over = true));
+      while (!fs.existsSync(path.join(project.dir, "environment.txt")) && !is_over) await pause();
+      await pause();
+      const url = /http:\/\/(127\.82\.\d+\.\d+):(\d+)/.exec(JSON.stringify(project.read("environment.txt")));
+      // Codex is led there by its arguments.
+      assert.ok(url !== null || name === "codex", project.read("environment.txt"));
+      child.kill("SIGTERM");
+      const result = await over;
+      assert.ok(result.status !== 0 || result.signal !== null, JSON.stringify(result));
+      if (url !== null) assert.equal(await reaches(url[1], Number(url[2])), false);
+      // What a tool of it runs is its agent's to end, and some do not.
+      try {
+        process.kill(Number(project.read("pid.txt")), "SIGKILL");
+      } catch (error) {
+        assert.equal(error.code, "ESRCH");
+      }
+      project.provider.stop();
+    });
+  });
+}
+
+test("two agents at once do not share anything", { timeout: LIMIT }, async () => {
+  const projects = await Promise.all(["claude", "opencode"].map((name) => Project.start(name)));
+  const results = await Promise.all(projects.map((project) => project.ask("go", { run: `echo ${project.name} > made.txt` }, { say: `I am ${project.name}.` })));
+  results.forEach((result, number) => assert.match(succeeded(result), new RegExp(`I am ${projects[number].name}\\.`)));
+  projects.forEach((project) => assert.equal(project.read("made.txt"), `${project.name}\n`));
+  projects.forEach((project) => project.provider.stop());
+});
+
+function pause() {
+  return new Promise((resolve) => setTimeout(resolve, 200));
+}
+
+function reaches(host, port) {
+  return new Promise((resolve) => {
+    const socket = net.connect(port, host, () => resolve(true));
+    socket.on("error", () => resolve(false)).on("connect", () => socket.destroy());
+  });
+}

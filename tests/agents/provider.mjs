@@ -1,0 +1,126 @@
+// A scripted model, as Anthropic's Messages and OpenAI's Responses: each request takes the next step of its script, which is
+// about the newest message. What it was asked is kept.
+import { once } from "node:events";
+import http from "node:http";
+
+/** What a request asks of a shell tool of its own: Claude Code's, opencode's and Codex's have different names and inputs. */
+const SHELLS = {
+  Bash: (command) => ({ command, description: "a step of a test" }),
+  bash: (command) => ({ command, description: "a step of a test" }),
+  shell: (command) => ({ command: ["bash", "-lc", command] }),
+  shell_command: (command) => ({ command }),
+  exec_command: (command) => ({ cmd: command }),
+};
+
+export class Provider {
+  constructor() {
+    this.asked = [];
+    this.script = [];
+    this.calls = 0;
+  }
+
+  static async start() {
+    const provider = new Provider();
+    provider.server = http.createServer((request, response) => provider.answer(request, response));
+    provider.server.listen(0, "127.0.0.1");
+    await once(provider.server, "listening");
+    provider.url = `http://127.0.0.1:${provider.server.address().port}`;
+    return provider;
+  }
+
+  stop() {
+    this.server.closeAllConnections();
+    this.server.close();
+  }
+
+  /** Those that a person's words led to, without the side questions that agents ask for themselves. */
+  turns() {
+    return this.asked.filter((asked) => asked.shell !== undefined);
+  }
+
+  async answer(request, response) {
+    let text = "";
+    for await (const piece of request) text += piece;
+    const body = JSON.parse(text || "{}");
+    const tools = (body.tools ?? []).map((tool) => tool.name ?? tool.type);
+    const shell = tools.find((name) => name in SHELLS);
+    const asked = { path: request.url, headers: request.headers, body, shell, text };
+    this.asked.push(asked);
+    if (request.url.includes("count_tokens")) return json(response, 200, { input_tokens: 10 });
+    // A title for the session and the like: whatever is said will do.
+    const step = (shell === undefined ? undefined : this.script.shift()) ?? { say: "Nothing more." };
+    if (step.status !== undefined) {
+      const error = { type: step.kind ?? "api_error", message: "as the test wants it" };
+      return json(response, step.status, { type: "error", error }, step.headers);
+    }
+    const wire = request.url.includes("/responses") ? responses : messages;
+    wire(response, step, { id: `call_${++this.calls}`, shell, model: body.model });
+  }
+}
+
+function json(response, status, body, headers = {}) {
+  response.writeHead(status, { "content-type": "application/json", ...headers });
+  response.end(JSON.stringify(body));
+}
+
+/** Writes events; a step that is `cut` breaks off before the last. */
+function stream(response, events, cut) {
+  response.writeHead(200, { "content-type": "text/event-stream" });
+  for (const event of cut ? events.slice(0, -1) : events) {
+    response.write(`event: ${event.type}\ndata: ${JSON.stringify(event)}\n\n`);
+  }
+  if (!cut) return response.end();
+  // What was written goes out first.
+  setTimeout(() => response.destroy(), 50);
+}
+
+function messages(response, step, { id, shell, model }) {
+  const usage = { input_tokens: 10, output_tokens: 5 };
+  const message = { id: `msg_${id}`, type: "message", role: "assistant", model, content: [], stop_reason: null, stop_sequence: null, usage };
+  const block = step.run
+    ? { start: { type: "tool_use", id: `toolu_${id}`, name: shell, input: {} },
+        deltas: [{ type: "input_json_delta", partial_json: JSON.stringify(SHELLS[shell](step.run)) }] }
+    : { start: { type: "text", text: "" }, deltas: pieces(step).map((text) => ({ type: "text_delta", text })) };
+  stream(response, [
+    { type: "message_start", message },
+    { type: "content_block_start", index: 0, content_block: block.start },
+    ...block.deltas.map((delta) => ({ type: "content_block_delta", index: 0, delta })),
+    { type: "content_block_stop", index: 0 },
+    { type: "message_delta", delta: { stop_reason: step.run ? "tool_use" : "end_turn", stop_sequence: null }, usage: { output_tokens: 5 } },
+    { type: "message_stop" },
+  ], step.cut);
+}
+
+function responses(response, step, { id, shell, model }) {
+  const usage = { input_tokens: 10, input_tokens_details: { cached_tokens: 0 }, output_tokens: 5, output_tokens_details: { reasoning_tokens: 0 }, total_tokens: 15 };
+  const whole = (status, output) => ({ id: `resp_${id}`, object: "response", created_at: 1, status, model, output, usage: status === "completed" ? usage : null });
+  let item, deltas;
+  if (step.run) {
+    const given = JSON.stringify(SHELLS[shell](step.run));
+    item = { type: "function_call", id: `fc_${id}`, call_id: id, name: shell, arguments: given, status: "completed" };
+    deltas = [{ type: "response.function_call_arguments.delta", item_id: item.id, output_index: 0, delta: given },
+              { type: "response.function_call_arguments.done", item_id: item.id, output_index: 0, arguments: given }];
+  } else {
+    const said = pieces(step);
+    item = { type: "message", id: `msg_${id}`, role: "assistant", status: "completed", content: [{ type: "output_text", text: said.join(""), annotations: [] }] };
+    const part = { item_id: item.id, output_index: 0, content_index: 0 };
+    deltas = [{ type: "response.content_part.added", ...part, part: { type: "output_text", text: "", annotations: [] } },
+              ...said.map((delta) => ({ type: "response.output_text.delta", ...part, delta })),
+              { type: "response.output_text.done", ...part, text: said.join("") },
+              { type: "response.content_part.done", ...part, part: item.content[0] }];
+  }
+  const begun = step.run ? { ...item, arguments: "", status: "in_progress" } : { ...item, content: [], status: "in_progress" };
+  const events = [
+    { type: "response.created", response: whole("in_progress", []) },
+    { type: "response.output_item.added", output_index: 0, item: begun },
+    ...deltas,
+    { type: "response.output_item.done", output_index: 0, item },
+    { type: "response.completed", response: whole("completed", [item]) },
+  ];
+  stream(response, events.map((event, number) => ({ ...event, sequence_number: number })), step.cut);
+}
+
+/** What is said, in as many pieces as the step wants. */
+function pieces({ say, times = 1 }) {
+  return Array.from({ length: times }, (_, number) => (times === 1 ? say : `${say} ${number}. `));
+}
