@@ -91,7 +91,7 @@ fn passed(headers: &HeaderMap) {
 }
 
 fn gate(headers: &HeaderMap) {
-    if Gate::new(4321, TOKEN.into()).check(headers).is_err() {
+    if Gate::new(([127, 0, 0, 1], 4321).into(), TOKEN.into()).check(headers).is_err() {
         return;
     }
     let hosts: Vec<_> = headers.get_all("host").iter().collect();

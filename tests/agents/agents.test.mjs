@@ -64,10 +64,12 @@ state = "${state}"
 
 /** A repository of its own, and a model of its own. */
 class Project {
-  static async start(name) {
+  /** For a test, with which its provider ends. */
+  static async start(t, name) {
     const project = new Project();
     project.name = name;
     project.provider = await Provider.start();
+    t.after(() => project.provider.stop());
     project.dir = fs.mkdtempSync(path.join(base, "project-"));
     project.data = fs.mkdtempSync(path.join(base, "data-"));
     return project;
@@ -132,8 +134,8 @@ function told(project) {
 
 for (const name of Object.keys(AGENTS)) {
   describe(name, { concurrency: false, timeout: LIMIT }, () => {
-    test("does what its model says, and the key stays on the host", async () => {
-      const project = await Project.start(name);
+    test("does what its model says, and the key stays on the host", async (t) => {
+      const project = await Project.start(t, name);
       const look = "env > environment.txt; cat /proc/*/environ > environments.txt 2>/dev/null; echo made > made.txt; echo the-tool-ran";
       const printed = succeeded(await project.ask("make a file", { run: look }, { say: "The file is there." }));
       assert.match(printed, /The file is there\./);
@@ -146,107 +148,107 @@ for (const name of Object.keys(AGENTS)) {
         assert.ok(!text.includes(KEY), "the key is where it must not be");
       }
       assert.match(project.logged(), /make a file/);
-      project.provider.stop();
     });
 
-    test("is refused what its profile does not grant", async () => {
-      const project = await Project.start(name);
+    test("is refused what its profile does not grant", async (t) => {
+      const project = await Project.start(t, name);
       const outside = path.join(kept, "secret.txt");
       fs.writeFileSync(outside, "a secret of another program");
       const port = new URL(project.provider.url).port;
-      const command = `cat ${outside} 2>&1; cat made.txt; (exec 3<>/dev/tcp/127.0.0.1/${port}) 2>&1 && echo rea''ched; echo over`;
+      // The endpoint's own port is the control of the way there.
+      const reach = (port, word) => `bash -c 'exec 3<>/dev/tcp/127.0.0.1/${port} && echo ${word}' 2>&1`;
+      const own = "$( (env; tr '\\0' '\\n' < /proc/$PPID/cmdline) | grep -o '127[.]0[.]0[.]1:[0-9]*' | head -1 | cut -d: -f2)";
+      const command = `cat ${outside} 2>&1; cat made.txt; ${reach(port, "rea''ched")}; ${reach(`'${own}'`, "the-mo''del")}; echo over`;
       fs.writeFileSync(path.join(project.dir, "made.txt"), "readable-as-a-control");
       succeeded(await project.ask("look around", { run: command }, { say: "Done." }));
       assert.match(told(project), /secret\.txt: Permission denied/);
       assert.match(told(project), /readable-as-a-control/);
+      assert.match(told(project), /the-model/);
       assert.match(told(project), /over/);
       assert.doesNotMatch(told(project), /a secret of another program|reached/);
-      project.provider.stop();
     });
 
-    test("shows a long answer whole", async () => {
-      const project = await Project.start(name);
+    test("shows a long answer whole", async (t) => {
+      const project = await Project.start(t, name);
       const printed = succeeded(await project.ask("count", { say: "Number", times: 2000 }));
       assert.match(printed, /Number 0\. [^]*Number 1999\./);
-      project.provider.stop();
     });
 
-    test("goes on after a provider that is overloaded", async () => {
-      const project = await Project.start(name);
+    test("goes on after a provider that is overloaded", async (t) => {
+      const project = await Project.start(t, name);
       const overloaded = { status: name === "codex" ? 503 : 529, kind: "overloaded_error", headers: { "retry-after": "0" } };
       const printed = succeeded(await project.ask("say something", overloaded, { say: "At last." }));
       assert.match(printed, /At last\./);
-      project.provider.stop();
     });
 
-    test("does not take an answer that breaks off for a whole one", async () => {
-      const project = await Project.start(name);
+    test("does not take an answer that breaks off for a whole one", async (t) => {
+      const project = await Project.start(t, name);
       const result = await project.ask("say something", { say: "Only half of", cut: true }, { say: "Whole again." });
       assert.ok(result.status !== 0 || /Whole again\./.test(result.stdout), JSON.stringify(result));
-      project.provider.stop();
     });
 
-    test("is told of a key that its provider does not take", async () => {
-      const project = await Project.start(name);
+    test("is told of a key that its provider does not take", async (t) => {
+      const project = await Project.start(t, name);
       const wrong = Array.from({ length: 20 }, () => ({ status: 401, kind: "authentication_error" }));
       project.provider.script = wrong;
       // It would be tried again for three minutes.
       const result = await project.run(AGENTS[name].ask("say something"), {}, ["--env", "CLAUDE_CODE_MAX_RETRIES=1"]);
       assert.match(result.stdout + result.stderr, /401|authenticat|as the test wants it|API key/i);
-      project.provider.stop();
     });
 
-    test("resumes a session", async () => {
-      const project = await Project.start(name);
+    test("resumes a session", async (t) => {
+      const project = await Project.start(t, name);
       succeeded(await project.ask("remember the word tulip", { say: "I will." }));
       project.provider.script = [{ say: "It was tulip." }];
       const printed = succeeded(await project.run(AGENTS[name].resume("which word was it?")));
       assert.match(printed, /It was tulip\./);
       assert.match(told(project), /remember the word tulip/);
-      project.provider.stop();
     });
 
-    test("ends with its endpoint when it is killed", async () => {
-      const project = await Project.start(name);
-      project.provider.script = [{ run: "echo $$ > pid.txt; env > environment.txt; exec sleep 1000" }];
+    test("ends with its endpoint when it is killed", async (t) => {
+      const project = await Project.start(t, name);
+      // What a tool runs, and its agent, whose address of the model is in its environment or its arguments.
+      const look = "env > all.new; tr '\\0' '\\n' < /proc/$PPID/cmdline >> all.new; echo $$ > pid.txt; mv all.new all.txt; exec sleep 1000";
+      project.provider.script = [{ run: look }];
       const child = project.spawn(AGENTS[name].ask("wait"));
       let is_over = false;
       const over = ended(child).finally(() => (is_over = true));
-      while (!fs.existsSync(path.join(project.dir, "environment.txt")) && !is_over) await pause();
-      await pause();
-      const url = /http:\/\/(127\.82\.\d+\.\d+):(\d+)/.exec(JSON.stringify(project.read("environment.txt")));
-      // Codex is led there by its arguments.
-      assert.ok(url !== null || name === "codex", project.read("environment.txt"));
+      while (!fs.existsSync(path.join(project.dir, "all.txt")) && !is_over) await pause();
+      // What a tool of it runs is its agent's to end, and some do not.
+      t.after(() => end(Number(project.read("pid.txt"))));
+      const port = /http:\/\/127\.0\.0\.1:(\d+)/.exec(project.read("all.txt"));
+      assert.ok(port !== null, project.read("all.txt"));
+      assert.equal(await reaches(Number(port[1])), true);
       child.kill("SIGTERM");
       const result = await over;
       assert.ok(result.status !== 0 || result.signal !== null, JSON.stringify(result));
-      if (url !== null) assert.equal(await reaches(url[1], Number(url[2])), false);
-      // What a tool of it runs is its agent's to end, and some do not.
-      try {
-        process.kill(Number(project.read("pid.txt")), "SIGKILL");
-      } catch (error) {
-        assert.equal(error.code, "ESRCH");
-      }
-      project.provider.stop();
+      assert.equal(await reaches(Number(port[1])), false);
     });
   });
 }
 
-test("two agents at once do not share anything", { timeout: LIMIT }, async () => {
-  const projects = await Promise.all(["claude", "opencode"].map((name) => Project.start(name)));
+test("two agents at once do not share anything", { timeout: LIMIT }, async (t) => {
+  const projects = await Promise.all(["claude", "opencode"].map((name) => Project.start(t, name)));
   const results = await Promise.all(projects.map((project) => project.ask("go", { run: `echo ${project.name} > made.txt` }, { say: `I am ${project.name}.` })));
   results.forEach((result, number) => assert.match(succeeded(result), new RegExp(`I am ${projects[number].name}\\.`)));
   projects.forEach((project) => assert.equal(project.read("made.txt"), `${project.name}\n`));
-  projects.forEach((project) => project.provider.stop());
 });
 
 function pause() {
   return new Promise((resolve) => setTimeout(resolve, 200));
 }
 
-function reaches(host, port) {
+function reaches(port) {
   return new Promise((resolve) => {
-    const socket = net.connect(port, host, () => resolve(true));
+    const socket = net.connect(port, "127.0.0.1", () => resolve(true));
     socket.on("error", () => resolve(false)).on("connect", () => socket.destroy());
   });
+}
+
+function end(pid) {
+  try {
+    process.kill(pid, "SIGKILL");
+  } catch (error) {
+    assert.equal(error.code, "ESRCH");
+  }
 }

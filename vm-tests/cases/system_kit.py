@@ -3,7 +3,6 @@
 import json
 import os
 import pwd
-import socket
 import subprocess
 
 from agents import KEY, Provider
@@ -33,7 +32,11 @@ home, state, (other, secret) = os.environ["HOME"], os.environ["CLAUDE_CONFIG_DIR
 attempt("ask", lambda: ask(os.environ["ANTHROPIC_AUTH_TOKEN"]))
 attempt("ask as another", lambda: ask("ringfence-0"))
 attempt("connect elsewhere", lambda: socket.create_connection(("127.0.0.1", int(other)), 5))
-attempt("connect to the port elsewhere", lambda: socket.create_connection(("127.0.0.1", 4180), 5))
+own = int(os.environ["ANTHROPIC_BASE_URL"].rsplit(":", 1)[1])
+attempt("connect to the port elsewhere", lambda: socket.create_connection(("127.0.0.2", own), 5))
+attempt("listen elsewhere", lambda: socket.create_server(("127.0.0.2", own)).close())
+attempt("listen at the address", lambda: socket.create_server(("127.0.0.1", own)).close())
+attempt("take the address for UDP", lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM).bind(("127.0.0.1", own)))
 attempt("read the key file", lambda: open(secret).read())
 attempt("read an ssh key", lambda: open(f"{{home}}/.ssh/id_ed25519").read())
 attempt("read the launcher", lambda: open(f"/proc/{{os.getppid()}}/environ", "rb").read())
@@ -62,15 +65,14 @@ def kit():
         file.write(AGENT)
     os.chmod("/usr/local/bin/claude", 0o755)
     provider = Provider()
-    # A service that listens at every address has the port, too; it is not the run's.
-    with socket.create_server(("127.0.0.1", 4180)):
-        command = ["ringfence", "run", "--base-url", f"http://127.0.0.1:{provider.port}", "--api-key-file", key, "claude", str(provider.port), key]
-        become = ["setpriv", f"--reuid={USER}", f"--regid={USER}", "--init-groups", "env", f"HOME={home}", f"USER={USER}"]
-        result = subprocess.run([*become, *command], cwd=repository, capture_output=True, text=True)
+    command = ["ringfence", "run", "--base-url", f"http://127.0.0.1:{provider.port}", "--api-key-file", key, "claude", str(provider.port), key]
+    become = ["setpriv", f"--reuid={USER}", f"--regid={USER}", "--init-groups", "env", f"HOME={home}", f"USER={USER}"]
+    result = subprocess.run([*become, *command], cwd=repository, capture_output=True, text=True)
     assert result.returncode == 0, said(result)
     found = json.loads(result.stdout)
     refused = "PermissionError"
     assert found["tried"] == {"ask": "True", "ask as another": "401", "connect elsewhere": refused, "connect to the port elsewhere": refused,
+                              "listen elsewhere": refused, "listen at the address": "OSError", "take the address for UDP": "OSError",
                               "read the key file": refused, "read an ssh key": refused, "read the launcher": refused,
                               "change a dotfile": refused, "keep a file": "4", "change the repository": "4"}, found["tried"]
     assert found["variables"]["CLAUDE_CONFIG_DIR"] == f"{home}/.ringfence/claude", found["variables"]

@@ -3,7 +3,7 @@
 use ringfence_wire::{
     conn::Conn,
     frame::FrameError,
-    message::{AdminRequest, EnrollRequest, Enrolled, Reply},
+    message::{AdminRequest, ENDPOINT, EnrollRequest, Enrolled, Reply},
 };
 use rustix::{
     event::{PollFd, PollFlags, poll},
@@ -12,6 +12,7 @@ use rustix::{
 use serde::de::DeserializeOwned;
 use std::{
     io,
+    net::SocketAddr,
     os::fd::BorrowedFd,
     path::{Path, PathBuf},
     time::Duration,
@@ -87,6 +88,7 @@ pub fn probe(socket: &Path) -> Result<(), ClientError> {
 
 /// Asks the core to govern a child of the caller from its next exec on.
 ///
+/// `endpoint` is a listening socket of the caller's on loopback, and its address, which the profile then grants.
 /// `child` is a pidfd of a direct child with one thread that has not exec'd its command yet. `workdir` is what
 /// `${WORKDIR}` in the profile stands for; `audit` asks for a container that denies nothing (root only, unless the
 /// profile says so itself).
@@ -100,6 +102,7 @@ pub fn enroll(
     profile: &str,
     workdir: Option<&Path>,
     audit: bool,
+    endpoint: Option<(SocketAddr, BorrowedFd<'_>)>,
 ) -> Result<Enrolled, ClientError> {
     let workdir = match workdir.map(|dir| dir.to_str().ok_or(dir)) {
         None => None,
@@ -111,9 +114,14 @@ pub fn enroll(
             )));
         }
     };
-    let request = EnrollRequest::Enroll { profile: profile.to_owned(), workdir, audit };
+    let profile = match endpoint {
+        Some((address, _)) => format!("{ENDPOINT}{address}:{profile}"),
+        None => profile.to_owned(),
+    };
+    let request = EnrollRequest::Enroll { profile, workdir, audit };
     let mut conn = connect(socket, ENROLLING)?;
-    conn.send_with_descriptors(&request, &[child]).map_err(ClientError::Talk)?;
+    let descriptors: Vec<_> = std::iter::once(child).chain(endpoint.map(|(_, listener)| listener)).collect();
+    conn.send_with_descriptors(&request, &descriptors).map_err(ClientError::Talk)?;
     answer(&mut conn)
 }
 
@@ -239,7 +247,7 @@ mod tests {
             Enrolled { container: "0123456789ab".into(), profile: "coder".into(), mode: Mode::Enforce };
         let file = File::open("/dev/null").unwrap();
         let (request, descriptors, result) = serve(Reply::Ok(enrolled.clone()), |path| {
-            enroll(path, file.as_fd(), "coder", Some(Path::new("/srv/app")), false)
+            enroll(path, file.as_fd(), "coder", Some(Path::new("/srv/app")), false, None)
         });
         let EnrollRequest::Enroll { profile, workdir, audit } = request;
         assert_eq!((profile.as_str(), workdir.as_deref(), audit), ("coder", Some("/srv/app"), false));
@@ -251,7 +259,7 @@ mod tests {
     fn a_refusal_is_told_in_the_daemon_s_words() {
         let file = File::open("/dev/null").unwrap();
         let (_, _, result) = serve(Reply::Failed(Failure::new("no profile `x`")), |path| {
-            enroll(path, file.as_fd(), "x", None, true)
+            enroll(path, file.as_fd(), "x", None, true, None)
         });
         assert_eq!(result.unwrap_err().to_string(), "no profile `x`");
     }
@@ -261,8 +269,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = File::open("/dev/null").unwrap();
         let path = dir.path().join("enroll.sock");
-        assert!(enroll(&path, file.as_fd(), "x", None, false).unwrap_err().is_no_daemon());
+        assert!(enroll(&path, file.as_fd(), "x", None, false, None).unwrap_err().is_no_daemon());
         drop(UnixListener::bind(&path).unwrap());
-        assert!(enroll(&path, file.as_fd(), "x", None, false).unwrap_err().is_no_daemon());
+        assert!(enroll(&path, file.as_fd(), "x", None, false, None).unwrap_err().is_no_daemon());
     }
 }

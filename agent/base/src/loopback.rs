@@ -1,12 +1,15 @@
-//! A listening socket on loopback: the asked port, the next ones, any; or an address of its own.
+//! A listening socket on loopback: the asked port, the next ones, any; or one that is nobody else's for UDP either.
 
 use std::{
     io,
-    net::{Ipv4Addr, SocketAddr, TcpListener},
+    net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket},
 };
 
 /// Ports that are tried after one that is taken, before any free one is.
 const NEXT: u16 = 20;
+
+/// How often a free port is looked for that is free for UDP, too.
+const TRIES: u32 = 64;
 
 /// Connections that wait to be accepted. The port is everybody's to connect to, and what comes when there is no room any more
 /// is dropped, and tried again after a second, two, four: whoever has a token would wait for chance beside those who fill
@@ -18,11 +21,7 @@ const WAITING: i32 = 1 << 14;
 /// # Errors
 /// As listen(2).
 pub fn listen(port: u16) -> io::Result<TcpListener> {
-    listen_at((Ipv4Addr::LOCALHOST, port).into())
-}
-
-fn listen_at(address: SocketAddr) -> io::Result<TcpListener> {
-    let listener = TcpListener::bind(address)?;
+    let listener = TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, port)))?;
     rustix::net::listen(&listener, WAITING)?;
     Ok(listener)
 }
@@ -46,25 +45,18 @@ pub fn bind(port: u16) -> io::Result<TcpListener> {
     Err(last)
 }
 
-/// The first two bytes of the addresses that [`listen_for_run`] takes one of, 127.82.0.0/16, and its port there. A profile grants
-/// them as a whole: each listener has a token of its own, and nothing else listens at this port, unless it does at every address.
-const RUNS: [u8; 2] = [127, 82];
-/// See [`RUNS`].
-pub const RUN_PORT: u16 = 4180;
-
-/// Listens at an address of this process's own.
+/// Listens on a free port of 127.0.0.1 that is the caller's for UDP, too: a profile grants addresses whatever is spoken there, and
+/// nobody else's may be behind one.
 ///
 /// # Errors
-/// As listen(2), where every address is taken.
-pub fn listen_for_run() -> io::Result<TcpListener> {
-    let first = std::process::id() as u16;
+/// As listen(2); also where no port can be had for both.
+pub fn listen_alone() -> io::Result<(TcpListener, UdpSocket)> {
     let mut last = io::Error::from(io::ErrorKind::AddrInUse);
-    for number in (0..=u16::MAX).map(|next| first.wrapping_add(next)) {
-        let [high, low] = number.to_be_bytes();
-        match listen_at((Ipv4Addr::new(RUNS[0], RUNS[1], high, low), RUN_PORT).into()) {
-            Ok(listener) => return Ok(listener),
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse => last = error,
-            Err(error) => return Err(error),
+    for _ in 0..TRIES {
+        let listener = listen(0)?;
+        match UdpSocket::bind(listener.local_addr()?) {
+            Ok(beside) => return Ok((listener, beside)),
+            Err(error) => last = error,
         }
     }
     Err(last)
@@ -76,11 +68,11 @@ mod tests {
     use std::{net::TcpStream, time::Duration};
 
     #[test]
-    fn each_run_has_an_address_of_its_own() {
-        let (one, other) = (listen_for_run().unwrap(), listen_for_run().unwrap());
-        let (one, other) = (one.local_addr().unwrap(), other.local_addr().unwrap());
-        assert!(one.ip() != other.ip() && one.port() == other.port());
-        assert!(one.to_string().starts_with("127.82.") && one.port() == RUN_PORT);
+    fn a_port_of_one_s_own_is_nobody_else_s_whatever_is_spoken() {
+        let (listener, beside) = listen_alone().unwrap();
+        let address = listener.local_addr().unwrap();
+        assert_eq!(beside.local_addr().unwrap(), address);
+        assert!(TcpListener::bind(address).is_err() && UdpSocket::bind(address).is_err());
     }
 
     #[test]

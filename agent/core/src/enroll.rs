@@ -13,12 +13,14 @@ use ringfence_policy::{
     mounts::{self, Mount},
 };
 use ringfence_process::peer::{Peer, PeerError, Process};
+use ringfence_wire::message::ENDPOINT;
 use rustix::fs::{AtFlags, Mode as FileMode, OFlags, StatxFlags, open, statx};
 use std::{
     ffi::OsString,
     io,
+    net::{SocketAddr, SocketAddrV4},
     os::{
-        fd::{AsRawFd, BorrowedFd, OwnedFd},
+        fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
         unix::ffi::OsStringExt,
     },
     path::{Path, PathBuf},
@@ -36,6 +38,14 @@ pub enum EnrollError {
     /// A grant that is none.
     #[error("that is not a grant")]
     Grant(#[source] serde_json::Error),
+    /// An address that is not that of a listening socket of loopback which came with it.
+    #[error(
+        "an endpoint is the address of a listening TCP socket of loopback, which comes beside the message"
+    )]
+    Endpoint,
+    /// An endpoint beside a profile that is for no agent.
+    #[error("profile {0} has no [kit], so no endpoint is granted beside it")]
+    NoKit(String),
     /// The daemon has another working directory than its client.
     #[error("the profile's path {0} must be absolute")]
     RelativePath(String),
@@ -321,6 +331,33 @@ pub fn container_of(
 /// What a request for a grant begins with, in place of a profile's name; its JSON follows.
 pub const GRANT: &str = "grant:";
 
+/// The address that is asked for beside a profile, and the profile.
+pub(crate) fn endpoint_of(asked: &str) -> Result<(Option<SocketAddr>, &str), EnrollError> {
+    let Some(rest) = asked.strip_prefix(ENDPOINT) else { return Ok((None, asked)) };
+    // Of loopback's four numbers and a port: no other colon.
+    let parts = rest.match_indices(':').nth(1).map(|(at, _)| rest.split_at(at));
+    let (address, profile) = parts.ok_or(EnrollError::Endpoint)?;
+    let address: SocketAddrV4 = address.parse().map_err(|_| EnrollError::Endpoint)?;
+    Ok((Some(address.into()), &profile[1..]))
+}
+
+/// Checks that a socket listens at an address of loopback: whoever asks for the address has to have it.
+pub(crate) fn check_listener(listener: impl AsFd, address: SocketAddr) -> Result<(), EnrollError> {
+    use rustix::net::{getsockname, ipproto, sockopt};
+    let listener = listener.as_fd();
+    let own = (|| {
+        let is_tcp = sockopt::socket_protocol(listener)? == Some(ipproto::TCP);
+        let listens = is_tcp && sockopt::socket_acceptconn(listener)?;
+        Ok::<_, rustix::io::Errno>(
+            listens.then_some(SocketAddr::try_from(getsockname(listener)?).ok()).flatten(),
+        )
+    })();
+    match own {
+        Ok(Some(own)) if own == address && own.ip().is_loopback() => Ok(()),
+        _ => Err(EnrollError::Endpoint),
+    }
+}
+
 /// Loads the profile that a user asked for, if that user may have it. Anyone may have any grant: it only takes away, and
 /// its container bears no profile's name.
 pub fn load(asked: &str, uid: u32, dirs: &Dirs) -> Result<Profile, EnrollError> {
@@ -328,10 +365,17 @@ pub fn load(asked: &str, uid: u32, dirs: &Dirs) -> Result<Profile, EnrollError> 
         let grant: Grant = serde_json::from_str(json).map_err(EnrollError::Grant)?;
         return profile::of_grant(&grant).map_err(EnrollError::Load);
     }
+    let (endpoint, asked) = endpoint_of(asked)?;
     if uid != 0 && (asked.contains('/') || asked.ends_with(".toml")) {
         return Err(EnrollError::PathNotRoot(asked.to_owned(), dirs.system.clone()));
     }
-    let profile = profile::load(asked, dirs).map_err(EnrollError::Load)?;
+    let mut profile = profile::load(asked, dirs).map_err(EnrollError::Load)?;
+    if let Some(address) = endpoint {
+        if profile.kit.is_none() {
+            return Err(EnrollError::NoKit(profile.name));
+        }
+        profile.grant_endpoint(address);
+    }
     if uid != 0
         && let Some(open) = profile.sources.iter().find(|source| !source.root_only)
     {

@@ -182,6 +182,10 @@ impl<E: Enforcer> Server<E> {
     ) -> Result<Enrolled, EnrollError> {
         let EnrollRequest::Enroll { profile, workdir, audit } = request;
         let mut request = request_of(profile, workdir, audit, peer.uid)?;
+        let mut descriptors = descriptors;
+        if let (Some(address), _) = enroll::endpoint_of(&request.asked)? {
+            enroll::check_listener(descriptors.pop().ok_or(EnrollError::Endpoint)?, address)?;
+        }
         let [child] =
             <[OwnedFd; 1]>::try_from(descriptors).map_err(|all| EnrollError::Descriptors(all.len()))?;
         let process = Process::of(child.as_fd())?;
@@ -366,8 +370,9 @@ fn request_of(
     if profile.is_empty() || profile.len() > most || profile.contains('\0') {
         return Err(EnrollError::BadName);
     }
-    if !is_grant && (profile.contains('/') || profile.ends_with(".toml")) && !profile.starts_with('/') {
-        return Err(EnrollError::RelativePath(profile));
+    let (_, name) = enroll::endpoint_of(&profile)?;
+    if !is_grant && (name.contains('/') || name.ends_with(".toml")) && !name.starts_with('/') {
+        return Err(EnrollError::RelativePath(name.to_owned()));
     }
     let workdir = workdir.map(PathBuf::from);
     if let Some(dir) = &workdir {

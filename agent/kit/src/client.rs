@@ -1,7 +1,7 @@
 //! What leads an agent to its run's endpoint: variables and arguments, and a directory for the files that it keeps.
 
 use super::{Endpoint, Error};
-use nix::unistd::{User, getuid};
+use nix::unistd::{Uid, User, getuid};
 use ringfence_files::Dir;
 use ringfence_policy::kit::{self, Kit};
 use std::{
@@ -15,10 +15,13 @@ use std::{
 pub struct Runner(User);
 
 impl Runner {
-    /// By name; the caller, without one.
+    /// By name or number; the caller, without one.
     pub fn named(name: Option<&str>) -> Option<Self> {
         let user = match name {
-            Some(name) => User::from_name(name),
+            Some(name) => match name.parse() {
+                Ok(number) => User::from_uid(Uid::from_raw(number)),
+                Err(_) => User::from_name(name),
+            },
             None => User::from_uid(getuid()),
         };
         user.ok().flatten().map(Self)
@@ -67,7 +70,7 @@ impl Client {
         };
         Ok(Self::filled(
             kit,
-            &[(kit::ENDPOINT, &endpoint.address()), (kit::TOKEN, endpoint.token()), (kit::STATE, &state)],
+            &[(kit::ENDPOINT, &endpoint.url()), (kit::TOKEN, endpoint.token()), (kit::STATE, &state)],
         ))
     }
 

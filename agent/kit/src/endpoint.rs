@@ -1,4 +1,4 @@
-//! A run's worker: the same process as an agent's, for one run. It serves the model at an address of loopback that is this run's
+//! A run's worker: the same process as an agent's, for one run. It serves the model at a port of loopback that is this run's
 //! alone, to whoever has this run's token, and ends with the launcher.
 
 use super::{Error, make};
@@ -20,7 +20,7 @@ use ringfence_wire::{
 use serde_json::value::RawValue;
 use std::{
     fs,
-    net::{Shutdown, SocketAddr},
+    net::{Shutdown, SocketAddr, UdpSocket},
     os::fd::OwnedFd,
     path::{Path, PathBuf},
     sync::{
@@ -49,6 +49,8 @@ pub struct Endpoint {
     /// Where its credential is, to read it again.
     source: Option<Source>,
     address: SocketAddr,
+    /// The port stays the run's when its worker is gone, and is nobody else's for UDP.
+    held: (Arc<OwnedFd>, UdpSocket),
     token: String,
     logs: PathBuf,
     state: PathBuf,
@@ -66,10 +68,11 @@ impl Endpoint {
         // Each run's log is its own: two at once do not wait for each other.
         let run = format!("{agent}.{}.{}", Zoned::now().strftime("%Y%m%d-%H%M%S"), std::process::id());
         let (logs, state) = (home.logs(&run), home.state(&run));
+        let (listener, beside) = loopback::listen_alone().map_err(Error::Listen)?;
+        let address = listener.local_addr().map_err(Error::Listen)?;
+        let held = OwnedFd::from(listener.try_clone().map_err(Error::Listen)?);
         let private = make(&state)?;
         make(&logs)?;
-        let listener = loopback::listen_for_run().map_err(Error::Listen)?;
-        let address = listener.local_addr().map_err(Error::Listen)?;
         // A worker has both, and no run needs either: nobody can connect once their names are gone.
         let mut listeners: Vec<OwnedFd> = Vec::new();
         for name in ["agent.sock", "http.sock"] {
@@ -101,6 +104,7 @@ impl Endpoint {
             config,
             source,
             address,
+            held: (Arc::new(held), beside),
             token: String::new(),
             logs,
             state,
@@ -119,8 +123,18 @@ impl Endpoint {
     }
 
     /// Its address, as a URL without a path.
-    pub fn address(&self) -> String {
+    pub(crate) fn url(&self) -> String {
         format!("http://{}", self.address)
+    }
+
+    /// Its address.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The socket that it listens with.
+    pub fn listener(&self) -> Arc<OwnedFd> {
+        Arc::clone(&self.held.0)
     }
 
     /// What opens it.

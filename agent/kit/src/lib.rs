@@ -23,8 +23,9 @@ pub use credential::describe;
 pub use endpoint::Endpoint;
 pub use version::of as version;
 
+use nix::unistd::geteuid;
 use ringfence_credentials as secret;
-use ringfence_files::Dir;
+use ringfence_files::{Dir, Others};
 use ringfence_policy::{
     self as profile, Dirs, LoadErrors, Profile,
     agents::{
@@ -59,6 +60,16 @@ pub enum Error {
     /// The one that was named cannot be had.
     #[error("the credential for {0}'s model cannot be used")]
     Credential(String, #[source] secret::Error),
+    /// The agent could read it.
+    #[error("{} has the credential of {agent}'s model, and the agent may read its working directory {}: start it elsewhere, or move that file", .file.display(), .workdir.display())]
+    InReach {
+        /// The profile.
+        agent: String,
+        /// The file.
+        file: PathBuf,
+        /// The agent's working directory.
+        workdir: PathBuf,
+    },
     /// Nothing says where home is.
     #[error("the home directory is not known; set HOME")]
     NoHome,
@@ -120,11 +131,11 @@ pub fn all(dirs: &Dirs) -> Vec<Profile> {
         .collect()
 }
 
-/// Serves an agent's model for one run.
+/// Serves an agent's model for one run. `workdir`: the directory that the agent works in.
 ///
 /// # Errors
 /// [`Error`]; nothing runs then.
-pub fn serve(profile: &Profile, kit: &Kit, given: Given) -> Result<Endpoint, Error> {
+pub fn serve(profile: &Profile, kit: &Kit, given: Given, workdir: &Path) -> Result<Endpoint, Error> {
     let home = Home::from_env().ok_or(Error::NoHome)?;
     let registry = Registry::load(&home.registry()).map_err(Error::Config)?;
     let has_address = given.base_url.is_some() || registry.has_address(&profile.name);
@@ -144,6 +155,12 @@ pub fn serve(profile: &Profile, kit: &Kit, given: Given) -> Result<Endpoint, Err
             }
         },
     };
+    if let Some(file) = credential.as_ref().and_then(|(source, _)| source.file()) {
+        let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        if real(&file).starts_with(real(workdir)) {
+            return Err(Error::InReach { agent: profile.name.clone(), file, workdir: workdir.to_owned() });
+        }
+    }
     // Where it comes from is known; a worker is handed it beside its configuration.
     let given = Given { credential: credential.as_ref().map(|(source, _)| source.clone()), ..given };
     let config = registry::of_kit(profile, &registry, given).map_err(Error::Config)?;
@@ -155,5 +172,12 @@ pub fn serve(profile: &Profile, kit: &Kit, given: Given) -> Result<Endpoint, Err
 
 /// A directory that is ours, made where it is missing.
 fn make(dir: &Path) -> Result<Dir, Error> {
-    Dir::make_private(dir).map_err(|error| Error::Dir(dir.to_owned(), error))
+    let error = |error| Error::Dir(dir.to_owned(), error);
+    let made = Dir::make_private(dir).map_err(error)?;
+    // Where sudo keeps a user's HOME, that user could put another one in its place.
+    if geteuid().is_root() && !ringfence_files::is_roots(dir, Others::AddNames).map_err(error)? {
+        let why = "others than root can change what is on the way there; set HOME to root's";
+        return Err(error(io::Error::new(io::ErrorKind::PermissionDenied, why)));
+    }
+    Ok(made)
 }

@@ -4,7 +4,6 @@ use serde::Deserialize;
 use std::{
     env,
     ffi::OsStr,
-    fs::File,
     io::Read as _,
     path::{Path, PathBuf},
 };
@@ -40,7 +39,8 @@ fn program(command: &OsStr) -> Option<PathBuf> {
 
 fn package(dir: &Path) -> Option<String> {
     let mut text = String::new();
-    File::open(dir.join("package.json")).ok()?.take(MAX_BYTES).read_to_string(&mut text).ok()?;
+    // A regular file: the open of a FIFO would wait for its writer.
+    ringfence_files::read(&dir.join("package.json")).ok()?.take(MAX_BYTES).read_to_string(&mut text).ok()?;
     let Package { version } = serde_json::from_str(&text).ok()?;
     Some(version).filter(|version| is_version(version))
 }

@@ -37,6 +37,7 @@ use environment::Environment;
 use identity::Identity;
 use nix::{
     sys::{
+        prctl::set_pdeathsig,
         signal::Signal,
         socket::{MsgFlags, send},
     },
@@ -61,11 +62,13 @@ use std::{
     cell::Cell,
     ffi::OsString,
     io::{self, Read, Write},
+    net::SocketAddr,
     os::{
         fd::{AsFd, AsRawFd, OwnedFd},
         unix::net::UnixStream,
     },
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 pub use command::{NOT_EXECUTABLE, NOT_FOUND};
@@ -87,6 +90,8 @@ pub struct Request {
     pub profile: Option<String>,
     /// The profile itself, where it was loaded already: in place of the name.
     pub loaded: Option<Box<Profile>>,
+    /// Where the command's model is served by who starts it: a profile with a kit grants that, too.
+    pub endpoint: Option<Endpoint>,
     /// The user to become first.
     pub user: Option<String>,
     /// Directory to start in, and what `${WORKDIR}` in the profile is; `None`: the current one.
@@ -103,6 +108,15 @@ pub struct Request {
     pub say: Say,
     /// Pass on the whole environment, not the allowlist.
     pub whole_environment: bool,
+}
+
+/// An address of loopback that somebody listens at.
+#[derive(Debug, Clone)]
+pub struct Endpoint {
+    /// The address.
+    pub address: SocketAddr,
+    /// The socket: whoever has it may have the address granted.
+    pub listener: Arc<OwnedFd>,
 }
 
 /// What is said of the enforcement before the command runs.
@@ -142,6 +156,14 @@ pub fn start(request: &Request, streams: Streams) -> Result<Started, Error> {
     let identity = request.user.as_deref().map(Identity::named).transpose()?;
     let profile = match &identity {
         Some(identity) => profile.at_home(profile::home::of(identity.uid.as_raw()).as_deref()),
+        None => profile,
+    };
+    let profile = match &request.endpoint {
+        Some(Endpoint { address, .. }) => {
+            let mut granted = profile;
+            granted.grant_endpoint(*address);
+            granted
+        }
         None => profile,
     };
     let workdir = workdir(request.workdir.as_deref())?;
@@ -472,7 +494,9 @@ impl Launch<'_> {
             || profile::built_in::has(&self.profile.file);
         let file = self.profile.file.to_string_lossy();
         let profile = if by_name { self.profile.name.as_str() } else { file.as_ref() };
-        client::enroll(socket, child.as_fd(), profile, Some(self.workdir), self.request.audit)
+        let endpoint =
+            self.request.endpoint.as_ref().map(|endpoint| (endpoint.address, endpoint.listener.as_fd()));
+        client::enroll(socket, child.as_fd(), profile, Some(self.workdir), self.request.audit, endpoint)
     }
 
     /// The child's life before exec.
@@ -500,6 +524,12 @@ impl Launch<'_> {
             && let Err(error) = caps::become_user(identity.uid, identity.gid, &identity.groups)
         {
             return failed(&error);
+        }
+        // Who serves its model is gone then, and whoever takes that address would be believed.
+        if self.request.endpoint.is_some()
+            && let Err(errno) = set_pdeathsig(Signal::SIGKILL)
+        {
+            return failed(&Error::Job(errno));
         }
         // The daemon enrols nobody for a user who could still gain privileges.
         if let Err(error) = caps::no_new_privs() {

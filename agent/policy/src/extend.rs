@@ -68,7 +68,10 @@ impl Chain {
     fn read(&mut self, file: &Path, from: Option<At>) -> ProfileTable {
         let at = || from.clone().unwrap_or_else(|| At::file(file));
         // Two names of one file are one file: a loop through a symlink is a loop.
-        let real = file.canonicalize().unwrap_or_else(|_| file.to_owned());
+        let real = match built_in::has(file) {
+            true => file.to_owned(),
+            false => file.canonicalize().unwrap_or_else(|_| file.to_owned()),
+        };
         let is_loop = self.seen.contains(&real);
         self.seen.push(real);
         if is_loop || self.seen.len() > MAX_CHAIN {
@@ -109,12 +112,20 @@ impl Chain {
         Some(match name.as_str() {
             _ if name.starts_with('/') => PathBuf::from(name),
             _ if is_name(name) => {
+                // One in the binary is made of others there: a host's own `agent` is none of them.
+                if built_in::has(file)
+                    && let Some(parent) = built_in::file(name)
+                {
+                    return Some(parent);
+                }
                 let beside = file.with_file_name(format!("{name}.toml"));
                 let installed = self.installed.join(format!("{name}.toml"));
                 let is_there = |path: &Path| path.symlink_metadata().is_ok();
                 // A profile of the same name that is made out of another one is not the one it extends.
-                let (is_installed, is_beside) =
-                    (is_there(&installed) && installed != file, is_there(&beside) && beside != file);
+                let (is_installed, is_beside) = (
+                    is_there(&installed) && installed != file,
+                    is_there(&beside) && beside != file && !built_in::has(file),
+                );
                 match (is_installed, is_beside) {
                     (true, true) if beside != installed => {
                         self.notices.push(format!(

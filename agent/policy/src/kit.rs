@@ -17,7 +17,7 @@ use std::{
 };
 use toml::de::DeValue;
 
-/// In a kit's values: the address of the run's endpoint, such as `http://127.82.7.9:4180`.
+/// In a kit's values: the address of the run's endpoint, such as `http://127.0.0.1:41807`.
 pub const ENDPOINT: &str = "${ENDPOINT}";
 /// In a kit's values: the run's token, which opens that endpoint and nothing else.
 pub const TOKEN: &str = "${TOKEN}";

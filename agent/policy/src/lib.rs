@@ -77,11 +77,15 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::{
     fmt, io,
+    net::SocketAddr,
     os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
     str::FromStr,
     sync::Arc,
 };
+
+/// Stands for the file of a rule that comes with a run.
+const OF_RUN: &str = "(run)";
 
 /// Loads a profile: by name from `dirs`, or from a path (a text with a slash).
 ///
@@ -193,6 +197,19 @@ impl Profile {
     pub fn has_denials(&self) -> bool {
         let Denials { fs_read, fs_write, exec, net } = &self.denials;
         [fs_read, fs_write, exec, net].into_iter().any(|rules| !rules.is_empty())
+    }
+
+    /// Grants an address beside what the profile grants: that of the endpoint of one run.
+    pub fn grant_endpoint(&mut self, address: SocketAddr) {
+        if let AxisRules::Only(rules) = &mut self.rules.net {
+            rules.push(Rule {
+                text: address.to_string(),
+                file: Path::new(OF_RUN).into(),
+                line: 1,
+                key: "grant.net",
+                home: None,
+            });
+        }
     }
 
     /// The profile with a home that `${HOME}` stands for.

@@ -118,6 +118,10 @@ pub enum Wrong {
     NotBelowHome,
     #[error("is not a JSON pointer")]
     NotAPointer,
+    #[error("would count each run by itself: a kit's runs have no day in common")]
+    PerRun,
+    #[error("cannot stand beside a [kit], whose model is served by `ringfence run`")]
+    KitAndLlm,
     #[error("is no profile of an agent that `ringfence run` serves: it has no [kit]")]
     NoKit,
     #[error("is missing: a kit says which protocol its agent speaks")]
@@ -201,6 +205,8 @@ impl Wrong {
             }
             Self::NoWorkdir(_) => "give one with --workdir".to_owned(),
             Self::NoLlm => "a profile without a model is not an agent's; for an agent add `[llm.NAME]`".to_owned(),
+            Self::PerRun => "leave it out; `turns_per_minute` holds for each run".to_owned(),
+            Self::KitAndLlm => "keys of the kit's model go into [llm.NAME] of your registry, under the profile's name".to_owned(),
             Self::NoKit => "extend the profile `agent`, and see docs/coding-agents.md for what a [kit] says".to_owned(),
             Self::NotBelowHome => "write it as `${HOME}/` and what comes behind, without `..`".to_owned(),
             Self::NotAPointer => "write the keys on the way, each after a `/`: `/tokens/access`".to_owned(),

@@ -10,7 +10,7 @@ use ringfence_process::job::Streams;
 use std::{
     ffi::OsString,
     io::{self, IsTerminal},
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::ExitCode,
 };
 
@@ -102,6 +102,7 @@ fn confined(args: &Args) -> Result<u8, String> {
     let mut request = Request {
         profile: None,
         loaded: found.clone().map(Box::new),
+        endpoint: None,
         user: args.user.clone(),
         workdir: args.workdir.clone(),
         variables: args.env.clone(),
@@ -151,7 +152,8 @@ fn with_kit(
     let Some(command) = args.command.first() else { return Err("there is no command".to_owned()) };
     let runner =
         Runner::named(args.user.as_deref()).ok_or("the user database does not know who is to run it")?;
-    let endpoint = kit::serve(found, kit, args.given()).map_err(|error| chain(&error))?;
+    let endpoint = kit::serve(found, kit, args.given(), args.workdir.as_deref().unwrap_or(Path::new(".")))
+        .map_err(|error| chain(&error))?;
     let client = Client::prepare(&found.name, kit, &endpoint, &runner).map_err(|error| chain(&error))?;
     if let Some(version) = kit::version(command).filter(|version| !kit.tried.contains(version)) {
         eprintln!(
@@ -165,5 +167,6 @@ fn with_kit(
     variables.append(&mut request.variables);
     request.variables = variables;
     request.words.splice(1..1, client.arguments);
+    request.endpoint = Some(launch::Endpoint { address: endpoint.address(), listener: endpoint.listener() });
     Ok(endpoint)
 }

@@ -145,7 +145,7 @@ fn a_known_agent_has_its_model_and_the_host_has_the_key() {
     // Which model and how many tokens is the agent's to say.
     assert_eq!((&body["model"], &body["max_tokens"]), (&"m1".into(), &70000.into()));
     let (endpoint, token) = (variable(&printed, "FAKE_URL"), variable(&printed, "FAKE_TOKEN"));
-    assert!(endpoint.starts_with("http://127.82.") && endpoint.ends_with(":4180"), "{endpoint}");
+    assert!(endpoint.starts_with("http://127.0.0.1:"), "{endpoint}");
     let words: Vec<&str> = printed.lines().filter_map(|line| line.strip_prefix("argument ")).collect();
     assert_eq!(words, ["--endpoint", &format!("{endpoint}/v1"), "--", "-p", "x"]);
     // The key is nowhere but at the provider, the token nowhere but in the container.
@@ -221,6 +221,14 @@ fn what_is_missing_or_wrong_is_said_and_nothing_runs() {
     assert!(said.contains("RINGFENCE_NO_SUCH_VARIABLE is not set"), "{said}");
     let said = refused(&["--base-url", "http://gateway.example", "--api-key-env", "HOME"]);
     assert!(said.contains("--base-url") && said.contains("http is for loopback only"), "{said}");
+    let key = fake.host.path("work/key");
+    fs::write(&key, KEY).unwrap();
+    fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).unwrap();
+    let said = refused(&["--base-url", "http://127.0.0.1:1", "--api-key-file", key.to_str().unwrap()]);
+    assert!(said.contains("may read its working directory"), "{said}");
+    fake.host.profile("daily", "extends = \"fake\"\n[limits]\ntokens_per_day = 10\n");
+    let said = refused(&["--profile", "daily", "--api-key-env", "HOME"]);
+    assert!(said.contains("daily.toml:3") && said.contains("count each run by itself"), "{said}");
     fake.host.profile("open", OPEN);
     let said = refused(&["--profile", "open", "--base-url", "http://127.0.0.1:1"]);
     assert!(said.contains("ringfence agent kits"), "{said}");
@@ -257,6 +265,26 @@ fn one_in_the_binary_can_be_extended_under_its_own_name() {
 }
 
 #[test]
+fn a_host_s_profile_of_the_base_s_name_is_not_what_agents_are_made_of() {
+    let (fake, (url, _asked)) = (Fake::new(), provider());
+    fake.host.profile("agent", OPEN);
+    fake.host.profile("claude", "extends = \"claude\"\n");
+    let list = || {
+        let mut command = Command::new(RINGFENCE);
+        command.env("RINGFENCE_CONFIG_DIR", fake.host.path("config")).args(["profile", "show", "claude"]);
+        succeeds(&command.output().unwrap())
+    };
+    assert!(list().contains("/usr/bin") && !list().contains("fs_read  \"all\""), "{}", list());
+    // What is said to be built in, in the working directory, is not.
+    fs::create_dir(fake.host.path("work/(built-in)")).unwrap();
+    fs::write(fake.host.path("work/(built-in)/claude.toml"), OPEN).unwrap();
+    std::os::unix::fs::symlink("claude.toml", fake.host.path("work/(built-in)/agent.toml")).unwrap();
+    fs::remove_file(fake.host.path("config/profiles/agent.toml")).unwrap();
+    let words = ["--base-url", &url, &fake.agent()];
+    succeeds(&fake.command(&words).env("FAKE_KEY", KEY).output().unwrap());
+}
+
+#[test]
 fn two_at_once_have_addresses_and_logs_of_their_own() {
     let (fake, (url, asked)) = (Fake::new(), provider());
     let start = || {
@@ -285,7 +313,7 @@ fn an_untried_version_runs_and_is_told_of() {
 }
 
 #[test]
-fn the_endpoint_ends_with_a_launcher_that_is_killed() {
+fn endpoint_and_agent_end_with_a_launcher_that_is_killed() {
     let (fake, (url, _asked)) = (Fake::new(), provider());
     fake.host.executable("fake", b"#!/bin/bash\necho $FAKE_URL $$\nexec sleep 1000\n");
     let mut command = fake.command(&["--base-url", &url, &fake.agent()]);
@@ -302,12 +330,12 @@ fn the_endpoint_ends_with_a_launcher_that_is_killed() {
         assert!(Instant::now() < end, "the endpoint is still served");
         thread::sleep(Duration::from_millis(50));
     }
-    // Nobody else ends it: without the daemon a command outlives its launcher.
-    nix::sys::signal::kill(
-        nix::unistd::Pid::from_raw(pid.parse().unwrap()),
-        nix::sys::signal::Signal::SIGKILL,
-    )
-    .unwrap();
+    // Whoever took that address would be believed: the agent ends, too.
+    let of_agent = PathBuf::from(format!("/proc/{pid}/comm"));
+    while fs::read_to_string(&of_agent).is_ok_and(|name| name.trim() == "sleep") {
+        assert!(Instant::now() < end, "the agent still runs");
+        thread::sleep(Duration::from_millis(50));
+    }
 }
 
 #[test]

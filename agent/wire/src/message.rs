@@ -120,6 +120,10 @@ pub struct Detached {
 
 // Enrolment
 
+/// What the name of a profile begins with where an address is granted beside it: that of a listening socket on loopback, which is
+/// the caller's and comes behind the pidfd. An address and a colon follow, and then the profile, which has to have a `[kit]`.
+pub const ENDPOINT: &str = "endpoint:";
+
 /// A request on the enrolment socket. The child's pidfd travels beside the message (SCM_RIGHTS).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "snake_case", deny_unknown_fields)]

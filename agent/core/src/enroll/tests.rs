@@ -177,3 +177,39 @@ fn the_host_s_root_is_known_by_its_mount() {
     let tmp = open_dir(Path::new("/tmp")).unwrap();
     assert!(!is_host_root(&tmp).unwrap());
 }
+
+#[test]
+fn an_endpoint_is_the_address_of_a_listening_socket_of_loopback_that_comes_with_it() {
+    use std::net::{TcpListener, TcpStream, UdpSocket};
+    assert!(matches!(endpoint_of("coder"), Ok((None, "coder"))));
+    let asked = endpoint_of("endpoint:127.0.0.1:4180:claude").unwrap();
+    assert_eq!(asked, (Some("127.0.0.1:4180".parse().unwrap()), "claude"));
+    assert_eq!(endpoint_of("endpoint:127.0.0.1:4180:/etc/a:b.toml").unwrap().1, "/etc/a:b.toml");
+    for odd in [
+        "endpoint:",
+        "endpoint:claude",
+        "endpoint:127.0.0.1:claude",
+        "endpoint:127.0.0.1:4180",
+        "endpoint:[::1]:1:c",
+        "endpoint:e.org:1:c",
+    ] {
+        assert!(matches!(endpoint_of(odd), Err(EnrollError::Endpoint)), "{odd}");
+    }
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    check_listener(&listener, address).unwrap();
+    let is_refused = |socket: &dyn AsFd, address| {
+        matches!(check_listener(socket.as_fd(), address), Err(EnrollError::Endpoint))
+    };
+    assert!(is_refused(&listener, "127.0.0.1:1".parse().unwrap()), "another's address");
+    assert!(is_refused(&TcpStream::connect(address).unwrap(), address), "one that does not listen");
+    assert!(is_refused(&UdpSocket::bind(address).unwrap(), address), "of another protocol");
+    let everywhere = TcpListener::bind("0.0.0.0:0").unwrap();
+    let port = everywhere.local_addr().unwrap().port();
+    assert!(
+        is_refused(&everywhere, ([127, 0, 0, 1], port).into()),
+        "what listens everywhere listens there, too"
+    );
+    assert!(is_refused(&everywhere, everywhere.local_addr().unwrap()), "what is no loopback");
+    assert!(is_refused(&std::fs::File::open("/dev/null").unwrap(), address), "what is no socket");
+}

@@ -67,8 +67,9 @@ fn root() -> bool {
 fn a_launcher_enrols_its_own_child_and_nobody_else() {
     let fixture = Fixture::start(SocketKind::Enroll);
     let child = Sleeper::start();
-    let ask =
-        |pidfd: &OwnedFd, profile: &str| client::enroll(&fixture.socket, pidfd.as_fd(), profile, None, false);
+    let ask = |pidfd: &OwnedFd, profile: &str| {
+        client::enroll(&fixture.socket, pidfd.as_fd(), profile, None, false, None)
+    };
     if root() {
         fixture.kernel.with(|inner| inner.caller = Some(ContainerId::from_raw(4097)));
         let error = ask(&child.pidfd(), "p").unwrap_err().to_string();

@@ -50,7 +50,10 @@ impl KeyRenewal {
         *asked = Some(Instant::now());
         self.host.key_refused();
         let is_other = |fresh: &Shared| !Arc::ptr_eq(&fresh.provider, &before.provider);
-        let fresh = timeout(PATIENCE, current.wait_for(is_other)).await.ok()?.ok()?.clone();
+        let fresh = timeout(PATIENCE, current.wait_for(is_other)).await;
+        // From its end on: those that waited meanwhile do not each wait as long.
+        *asked = Some(Instant::now());
+        let fresh = fresh.ok()?.ok()?.clone();
         fits(&fresh).then_some(fresh)
     }
 }

@@ -110,10 +110,22 @@ fn chosen<'a>(llm: &'a Llm, asked: Option<&RawValue>) -> Result<Cow<'a, str>, St
     let asked: String = serde_json::from_str(asked.get()).map_err(|_| "model is to be a text")?;
     match llm.offered().find(|offered| *offered == asked) {
         Some(offered) => Ok(offered.into()),
-        None if llm.offers_any() && is_model(&asked) => Ok(asked.into()),
+        None if llm.offers_any() && is_model(&asked) => {
+            let searches = SEARCHING.iter().any(|word| asked.to_ascii_lowercase().contains(word));
+            let may_search = llm.provider_tools.iter().any(|entry| entry == "*" || entry == "web_search");
+            if searches && !may_search {
+                return Err(format!(
+                    "the model {asked:?} searches by itself, beyond the container's limits; `provider_tools = [\"web_search\"]` allows it"
+                ));
+            }
+            Ok(asked.into())
+        }
         None => Err(no_model(llm, &asked)),
     }
 }
+
+/// What is in the names of models that search without a tool to ask for it: where any model may be asked for, these are not.
+const SEARCHING: [&str; 4] = ["search", ":online", "deep-research", "sonar"];
 
 /// Whether a text can be a model's name: it goes into logs and addresses.
 fn is_model(name: &str) -> bool {

@@ -166,23 +166,31 @@ pub fn of_kit(profile: &Profile, registry: &Registry, given: Given) -> Result<Ag
     let placed = |value: &str| Some(Located { value: value.to_owned(), at: at.clone() });
     let flag = |value| Located { value, at: At { key: "--base-url".to_owned(), ..At::default() } };
     let base = registry.section(&profile.name);
+    let (model, models) = kits_models(&kit.models, base);
+    let model = Located { value: model, at: at.clone() };
     let unlimited = || Located { value: UNLIMITED_TOKENS.into(), at: at.clone() };
     let section = LlmSection {
         name: profile.name.clone(),
         at: at.clone(),
         provider: placed(kit.provider.name()),
-        model: placed(kit.models.first().map_or(ANY_MODEL, String::as_str)),
-        models: base
-            .and_then(|base| base.models.clone())
-            .or_else(|| Some(Located { value: kit.models.clone(), at: at.clone() })),
+        model: Some(model),
+        models: Some(Located { value: models, at: at.clone() }),
         api_key: given.credential.map(|value| Located { value, at: at.clone() }),
         base_url: given.base_url.map(flag),
         max_tokens: base.and_then(|base| base.max_tokens.clone()).or_else(|| Some(unlimited())),
         ..LlmSection::default()
     };
     let mut wrong = Vec::new();
+    let limits = &profile.limits;
+    let per_day = limits.tokens_per_day.as_ref().map(|limit| &limit.at);
+    if let Some(at) = per_day.or(limits.cost_per_day.as_ref().map(|limit| &limit.at)) {
+        wrong.push(Problem::new(at.clone(), Wrong::PerRun));
+    }
+    if let Some(second) = profile.llm.first() {
+        wrong.push(Problem::new(second.at.clone(), Wrong::KitAndLlm));
+    }
     let llm = llm(&section, registry, &mut wrong);
-    let limits = limits(profile, registry, &mut wrong);
+    let limits = self::limits(profile, registry, &mut wrong);
     match llm {
         Some(llm) if wrong.is_empty() => Ok(AgentConfig {
             name: profile.name.clone(),
@@ -198,6 +206,24 @@ pub fn of_kit(profile: &Profile, registry: &Registry, given: Given) -> Result<Ag
         }),
         _ => Err(LoadErrors(wrong)),
     }
+}
+
+/// The default model and the others of a kit, as far as the registry's section has them, too.
+fn kits_models(kit: &[String], base: Option<&LlmSection>) -> (String, Vec<String>) {
+    let is_any = |models: &[String]| models.iter().any(|model| model == ANY_MODEL);
+    let base_models = base.and_then(|base| base.models.as_ref()).map(|models| models.value.as_slice());
+    let pinned = base.and_then(|base| base.model.as_ref()).map(|model| model.value.clone());
+    let models: Vec<String> = match (base_models, pinned) {
+        // One that is pinned is whatever the agent asks for.
+        (None, Some(model)) => return (model, Vec::new()),
+        (None, None) => kit.to_vec(),
+        (Some(theirs), _) if is_any(kit) => theirs.to_vec(),
+        (Some(theirs), _) if is_any(theirs) => kit.to_vec(),
+        (Some(theirs), _) => kit.iter().filter(|model| theirs.contains(model)).cloned().collect(),
+    };
+    let first = models.first().or(kit.first()).map_or(ANY_MODEL, String::as_str);
+    // Without any, the kit's first is all there is.
+    (first.to_owned(), if models.is_empty() { vec![first.to_owned()] } else { models })
 }
 
 /// A notice if other users can read a file with credentials. The seed's own example makes such files.

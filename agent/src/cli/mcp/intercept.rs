@@ -99,6 +99,7 @@ pub(crate) fn guard(args: &GuardArgs) -> anyhow::Result<ExitCode> {
         Some(profile) => guard::ServerLaunch::Contained(launch::Request {
             profile: Some(profile.clone()),
             loaded: None,
+            endpoint: None,
             user: None,
             workdir: None,
             variables: Vec::new(),

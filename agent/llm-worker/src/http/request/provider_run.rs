@@ -179,7 +179,7 @@ impl Look<'_> {
         let section = &self.llm.name;
         Err(format!(
             "{name:?} is run or fetched by the provider, beyond the container's limits, and this agent's profile does not allow \
-             it; `provider_tools = [{name:?}]` in its [llm.{section}] would"
+             it; `provider_tools = [{name:?}]` in its [llm.{section}] (of a kit: the registry's) would"
         ))
     }
 

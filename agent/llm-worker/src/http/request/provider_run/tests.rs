@@ -17,7 +17,7 @@ fn with(kind: ProviderKind, allowed: &[&str], body: &str) -> Result<(), String> 
 /// It is refused by this name, and passes where the name, its beginning or everything is allowed.
 fn refused_as(kind: ProviderKind, name: &str, body: &str) {
     let why = with(kind, &["else", "we", "u"], body).expect_err(body);
-    let shown = format!("provider_tools = [{name:?}]` in its [llm.m]");
+    let shown = format!("provider_tools = [{name:?}]` in its [llm.m] (of a kit: the registry's) would");
     assert!(why.starts_with(&format!("{name:?} is run or fetched")) && why.contains(&shown), "{body}: {why}");
     for allowed in [name, "*"] {
         assert_eq!(with(kind, &[allowed], body), Ok(()), "{allowed}: {body}");
