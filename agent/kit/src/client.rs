@@ -2,14 +2,18 @@
 
 use super::{Endpoint, Error};
 use nix::unistd::{Uid, User, getuid};
-use ringfence_files::Dir;
+use ringfence_files::{Access, Dir};
 use ringfence_policy::kit::{self, Kit};
 use std::{
-    ffi::OsString,
+    ffi::{OsStr, OsString},
+    io::Write as _,
     os::unix::process::CommandExt as _,
     path::Path,
-    process::{Command, Stdio},
+    process::{Command, Output, Stdio},
 };
+
+/// Writes standard input to a file whose name is the first argument: whole, and in the place of whatever is there.
+const WRITE: &str = r#"new=$(mktemp -- "$1.XXXXXX") && cat > "$new" && mv -fT -- "$new" "$1""#;
 
 /// The user that an agent runs as.
 pub struct Runner(User);
@@ -33,16 +37,46 @@ impl Runner {
         if self.0.uid == getuid() {
             return Dir::make(dir).map(drop).map_err(|error| failed(error.to_string()));
         }
-        // Root does not follow what a user puts in its own home.
-        let mut mkdir = Command::new("/bin/mkdir");
-        mkdir.args(["-p", "-m", "700", "--"]).arg(dir).uid(self.0.uid.as_raw()).gid(self.0.gid.as_raw());
-        let made =
-            mkdir.env_clear().stdin(Stdio::null()).output().map_err(|error| failed(error.to_string()))?;
-        if made.status.success() {
-            return Ok(());
-        }
-        Err(failed(String::from_utf8_lossy(&made.stderr).trim_end().to_owned()))
+        let mut mkdir = self.command("/bin/mkdir");
+        mkdir.args(["-p", "-m", "700", "--"]).arg(dir).stdin(Stdio::null());
+        succeeded(mkdir.output()).map_err(failed)
     }
+
+    /// Puts a file into such a directory, in the place of whatever has its name.
+    fn write(&self, agent: &str, dir: &Path, (name, text): (&str, &str)) -> Result<(), Error> {
+        let path = dir.join(name);
+        let failed = |why| Error::State { agent: agent.to_owned(), dir: path.clone(), why };
+        if self.0.uid == getuid() {
+            let written = Dir::make(dir)
+                .and_then(|dir| dir.replace(OsStr::new(name), text.as_bytes(), Access::Mode(0o600)));
+            return written.map_err(|error| failed(error.to_string()));
+        }
+        let mut shell = self.command("/bin/sh");
+        shell.args(["-c", WRITE, "sh"]).arg(&path).env("PATH", "/usr/bin:/bin");
+        let written = shell.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+        let written = written.and_then(|mut child| {
+            if let Some(mut stdin) = child.stdin.take() {
+                stdin.write_all(text.as_bytes())?;
+            }
+            child.wait_with_output()
+        });
+        succeeded(written).map_err(failed)
+    }
+
+    /// A command of this user's: root does not follow what a user puts in its own home.
+    fn command(&self, program: &str) -> Command {
+        let mut command = Command::new(program);
+        command.uid(self.0.uid.as_raw()).gid(self.0.gid.as_raw()).env_clear();
+        command
+    }
+}
+
+fn succeeded(output: std::io::Result<Output>) -> Result<(), String> {
+    let output = output.map_err(|error| error.to_string())?;
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(String::from_utf8_lossy(&output.stderr).trim_end().to_owned())
 }
 
 /// What a container has of its kit.
@@ -55,7 +89,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// Fills in a kit's values, and makes the agent's own directory.
+    /// Fills in a kit's values, and makes the agent's own directory and the files that are to be in it.
     ///
     /// # Errors
     /// [`Error::State`].
@@ -68,18 +102,25 @@ impl Client {
                 dir.to_string_lossy().into_owned()
             }
         };
-        Ok(Self::filled(
-            kit,
-            &[(kit::ENDPOINT, &endpoint.url()), (kit::TOKEN, endpoint.token()), (kit::STATE, &state)],
-        ))
+        let address = endpoint.url();
+        let values =
+            [(kit::ENDPOINT, address.as_str()), (kit::TOKEN, endpoint.token()), (kit::STATE, &state)];
+        for (name, text) in kit.files.iter().filter(|_| !state.is_empty()) {
+            runner.write(agent, Path::new(&state), (name, &fill(text, &values)))?;
+        }
+        Ok(Self::filled(kit, &values))
     }
 
     fn filled(kit: &Kit, values: &[(&str, &str)]) -> Self {
-        let fill =
-            |text: &str| values.iter().fold(text.to_owned(), |text, (name, value)| text.replace(name, value));
+        let fill = |text: &str| fill(text, values);
         Self {
             variables: kit.environment.iter().map(|(name, text)| (name.clone(), fill(text))).collect(),
             arguments: kit.arguments.iter().map(|text| fill(text).into()).collect(),
         }
     }
+}
+
+/// A kit's text with the run's values in it.
+fn fill(text: &str, values: &[(&str, &str)]) -> String {
+    values.iter().fold(text.to_owned(), |text, (name, value)| text.replace(name, value))
 }

@@ -47,6 +47,9 @@ pub struct KitTable {
     /// the profile has to grant it.
     #[schemars(with = "Option<String>")]
     pub state: Option<PathBuf>,
+    /// Files in that directory, by name: written anew before each start, whatever the agent made of them. The same words as in
+    /// variables are filled in.
+    pub files: Option<BTreeMap<String, String>>,
     /// Variables of the container. `${ENDPOINT}` in a value is the endpoint's address, `${TOKEN}` the token for it, `${STATE}` that
     /// directory.
     pub environment: Option<BTreeMap<String, String>>,
@@ -96,6 +99,7 @@ impl KitTable {
             credentials: keys.get("credentials", Parser::credentials).or(parent.credentials),
             login: keys.get("login", Parser::text).or(parent.login),
             state: keys.get("state", Parser::below_home).or(parent.state),
+            files: keys.get("files", Parser::files).or(parent.files),
             environment: keys.get("environment", Parser::variables).or(parent.environment),
             arguments: keys.get("arguments", Parser::texts).or(parent.arguments),
             tried: keys.get("tried", Parser::texts).or(parent.tried),
@@ -104,8 +108,13 @@ impl KitTable {
 
     /// The kit, if the file or one that it extends has one.
     pub(crate) fn finish(self, problems: &mut Vec<Problem>) -> Option<Kit> {
-        let Self { at, provider, models, credentials, login, state, environment, arguments, tried } = self;
+        let Self { at, provider, models, credentials, login, state, files, environment, arguments, tried } =
+            self;
         let at = at?;
+        if state.is_none() && files.as_ref().is_some_and(|files| !files.is_empty()) {
+            problems
+                .push(Problem::new(At { key: format!("{}.files", at.key), ..at.clone() }, Wrong::NoState));
+        }
         let Some(Located { value: name, at: place }) = provider else {
             let key = format!("{}.provider", at.key);
             problems.push(Problem::new(At { key, ..at }, Wrong::NoProvider));
@@ -122,6 +131,7 @@ impl KitTable {
             credentials: credentials.unwrap_or_default(),
             login,
             state,
+            files: files.unwrap_or_default(),
             environment: environment.unwrap_or_default(),
             arguments: arguments.unwrap_or_default(),
             tried: tried.unwrap_or_default(),
@@ -142,12 +152,19 @@ pub struct Kit {
     pub login: Option<String>,
     /// The agent's own directory, below the home of the user that it runs as.
     pub state: Option<PathBuf>,
-    /// Variables, [`ENDPOINT`] and [`TOKEN`] not filled in.
+    /// Files in that directory, by name, [`ENDPOINT`] and [`TOKEN`] not filled in.
+    pub files: BTreeMap<String, String>,
+    /// Variables, likewise.
     pub environment: BTreeMap<String, String>,
     /// Arguments, likewise.
     pub arguments: Vec<String>,
     /// Versions that it was tried with.
     pub tried: Vec<String>,
+}
+
+/// Whether a text can be a file's name that hides nothing.
+fn is_plain(name: &str) -> bool {
+    name.len() <= 255 && name.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'/')
 }
 
 impl Parser {
@@ -163,6 +180,22 @@ impl Parser {
             }
         }
         Some(variables)
+    }
+
+    /// A table of texts whose keys are names of files in one directory.
+    fn files(&mut self, path: &str, value: &Value<'_>) -> Option<BTreeMap<String, String>> {
+        let mut files = BTreeMap::new();
+        for (name, value) in self.table(path, value)? {
+            let key = format!("{path}.{}", name.get_ref());
+            let parts: Vec<Component<'_>> = Path::new(name.get_ref().as_ref()).components().collect();
+            let is_name = matches!(parts.as_slice(), [Component::Normal(_)]) && is_plain(name.get_ref());
+            if !is_name {
+                self.wrong(name.span().start, &key, Wrong::NotAFileName);
+            } else if let Some(text) = self.text(&key, value) {
+                files.insert(name.get_ref().to_string(), text);
+            }
+        }
+        Some(files)
     }
 
     fn credentials(&mut self, path: &str, value: &Value<'_>) -> Option<Vec<Source>> {

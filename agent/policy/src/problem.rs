@@ -116,6 +116,10 @@ pub enum Wrong {
     NotAVariable,
     #[error("is not a path below the home directory")]
     NotBelowHome,
+    #[error("is not the name of a file")]
+    NotAFileName,
+    #[error("has files, but there is no directory for them")]
+    NoState,
     #[error("is not a JSON pointer")]
     NotAPointer,
     #[error("would count each run by itself: a kit's runs have no day in common")]
@@ -209,6 +213,8 @@ impl Wrong {
             Self::KitAndLlm => "keys of the kit's model go into [llm.NAME] of your registry, under the profile's name".to_owned(),
             Self::NoKit => "extend the profile `agent`, and see docs/coding-agents.md for what a [kit] says".to_owned(),
             Self::NotBelowHome => "write it as `${HOME}/` and what comes behind, without `..`".to_owned(),
+            Self::NotAFileName => "files are in `kit.state` itself: a name has no `/`".to_owned(),
+            Self::NoState => "add `state = \"${HOME}/.ringfence/NAME\"`".to_owned(),
             Self::NotAPointer => "write the keys on the way, each after a `/`: `/tokens/access`".to_owned(),
             Self::NoProvider => "add `provider = \"anthropic\"` or another of docs/llm.md".to_owned(),
             Self::NotAbsolute => "write the path from `/` or from `~/`".to_owned(),

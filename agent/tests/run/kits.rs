@@ -359,3 +359,65 @@ fn a_key_that_the_provider_refuses_is_read_again() {
     let heads = [asked.recv_timeout(LIMIT).unwrap().head, asked.recv_timeout(LIMIT).unwrap().head];
     assert!(heads[0].contains("sk-old") && heads[1].contains("sk-new"), "{heads:?}");
 }
+
+#[test]
+fn a_kit_s_files_are_written_anew_whatever_the_agent_made_of_them() {
+    let (fake, (url, _asked)) = (Fake::new(), provider());
+    let profile = fake.host.path("config/profiles/fake.toml");
+    let home = nix::unistd::User::from_uid(nix::unistd::getuid()).unwrap().unwrap().dir;
+    // What an agent keeps is in its user's home, whatever HOME says.
+    let state = tempfile::Builder::new().prefix(".ringfence-test-").tempdir_in(&home).unwrap();
+    let below = state.path().file_name().unwrap().to_str().unwrap().to_owned();
+    let written = state.path().join("settings.json");
+    let other = fake.host.path("other");
+    fs::write(&other, "another's").unwrap();
+    let text = fs::read_to_string(&profile).unwrap();
+    let kit = format!(
+        "state = \"${{HOME}}/{below}\"\nfiles = {{ \"settings.json\" = '{{\"url\":\"${{ENDPOINT}}\",\"dir\":\"${{STATE}}\"}}' }}\ntried ="
+    );
+    fs::write(&profile, text.replacen("tried =", &kit, 1)).unwrap();
+    let run = || {
+        let mut command = fake.command(&["--base-url", &url, &fake.agent()]);
+        let printed = succeeds(&command.env("FAKE_KEY", KEY).output().unwrap());
+        let expected = format!(
+            "{{\"url\":\"{}\",\"dir\":\"{}\"}}",
+            variable(&printed, "FAKE_URL"),
+            state.path().display()
+        );
+        assert_eq!(fs::read_to_string(&written).unwrap(), expected);
+        assert!(fs::symlink_metadata(&written).unwrap().is_file());
+    };
+    run();
+    fs::write(&written, "the agent's").unwrap();
+    run();
+    // A link goes; what it leads to stays as it is.
+    fs::remove_file(&written).unwrap();
+    std::os::unix::fs::symlink(&other, &written).unwrap();
+    run();
+    assert_eq!(fs::read_to_string(&other).unwrap(), "another's");
+    // A directory in its place is in the way, and said.
+    fs::remove_file(&written).unwrap();
+    fs::create_dir(&written).unwrap();
+    let output = fake.command(&["--base-url", &url, &fake.agent()]).env("FAKE_KEY", KEY).output().unwrap();
+    assert!(
+        !output.status.success() && String::from_utf8_lossy(&output.stderr).contains("settings.json"),
+        "{output:?}"
+    );
+    for (name, why) in [
+        ("../x", "is not the name of a file"),
+        ("a/b", "is not the name of a file"),
+        ("..", "is not the name of a file"),
+        ("", "is not the name of a file"),
+    ] {
+        let kit = format!("state = \"${{HOME}}/{below}\"\nfiles = {{ \"{name}\" = \"x\" }}\ntried =");
+        fs::write(&profile, text.replacen("tried =", &kit, 1)).unwrap();
+        let output = fake.command(&[&fake.agent()]).env("FAKE_KEY", KEY).output().unwrap();
+        assert!(
+            !output.status.success() && String::from_utf8_lossy(&output.stderr).contains(why),
+            "{name}: {output:?}"
+        );
+    }
+    fs::write(&profile, text.replacen("tried =", "files = { \"x\" = \"x\" }\ntried =", 1)).unwrap();
+    let output = fake.command(&[&fake.agent()]).env("FAKE_KEY", KEY).output().unwrap();
+    assert!(String::from_utf8_lossy(&output.stderr).contains("there is no directory for them"), "{output:?}");
+}
