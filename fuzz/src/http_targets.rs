@@ -49,15 +49,23 @@ pub fn endpoint(data: &[u8]) {
     for kind in KINDS.iter().copied() {
         let Ok(route) = request::route(kind, &method, path) else { continue };
         let is_fit = match route {
-            Route::Complete | Route::Respond | Route::CountTokens => method == Method::POST,
+            Route::Complete
+            | Route::Respond
+            | Route::Generate
+            | Route::StreamGenerate
+            | Route::CountTokens => method == Method::POST,
             Route::Models | Route::Model => method == Method::GET || method == Method::HEAD,
             Route::Alive => method == Method::HEAD,
         };
         assert!(is_fit, "{method} {path}: {route:?}");
         if let Ok(model) = request::model(&llm(kind, false), path) {
-            assert_eq!(model["id"], "fixed");
+            assert!(model["id"] == "fixed" || model["name"] == "models/fixed");
         }
-        if !matches!(route, Route::Complete | Route::Respond | Route::CountTokens) {
+        if !matches!(route, Route::CountTokens) && !route.is_turn() {
+            continue;
+        }
+        if kind == ProviderKind::Gemini {
+            named(route, path, body);
             continue;
         }
         for server in [false, true] {
@@ -98,7 +106,7 @@ fn gate(headers: &HeaderMap) {
     let ours = ["127.0.0.1:4321", "localhost:4321", "[::1]:4321"];
     assert!(hosts.len() == 1 && ours.iter().any(|name| hosts[0] == name), "{hosts:?}");
     assert!(!headers.contains_key("origin"));
-    let shown = ["authorization", "x-api-key"].iter().filter_map(|name| headers.get(*name));
+    let shown = ["authorization", "x-api-key", "x-goog-api-key"].iter().filter_map(|name| headers.get(*name));
     assert!(shown.filter_map(|value| value.to_str().ok()).any(|value| value.ends_with(TOKEN)));
 }
 
@@ -121,6 +129,54 @@ fn llm(provider: ProviderKind, server: bool) -> Llm {
         max_rounds: 1,
         timeout: Duration::from_secs(1),
         runtime_timeout: Duration::from_secs(1),
+    }
+}
+
+/// Of an API that has the model in the path: what goes on leads there, and to no other.
+fn named(route: Route, path: &str, body: &[u8]) {
+    let kind = ProviderKind::Gemini;
+    let asked = request::model_in_path(kind, path);
+    let any = Llm { models: vec!["*".into()], ..llm(kind, false) };
+    if let Ok(rewritten) = request::rewrite_for(&any, (route, asked.as_deref()), body) {
+        let name = rewritten.path.strip_prefix("v1beta/models/").and_then(|rest| rest.split_once(':'));
+        let (name, method) = name.expect("a model and its method");
+        assert!(method.bytes().all(|byte| byte.is_ascii_alphabetic()), "{method}");
+        assert!(
+            asked.as_deref().is_none_or(|asked| asked == name) && !name.contains(['/', '%', '?']),
+            "{name}"
+        );
+    }
+    let Ok(rewritten) = request::rewrite_for(&llm(kind, false), (route, asked.as_deref()), body) else {
+        return;
+    };
+    assert!(rewritten.path.starts_with("v1beta/models/fixed:"), "{}", rewritten.path);
+    assert_eq!(rewritten.streams, route == Route::StreamGenerate);
+    let Ok(sent) = serde_json::from_slice::<Map<String, Value>>(&rewritten.body) else { return };
+    let of = |key: &str| key.to_lowercase().replace(['_', '-'], "");
+    let sent = match sent.get("generateContentRequest") {
+        Some(inner) => {
+            assert_eq!(inner["model"], "models/fixed");
+            inner.as_object().cloned().unwrap_or_default()
+        }
+        None => sent,
+    };
+    let many = sent.keys().filter(|key| of(key) == "generationconfig").count();
+    assert!(many <= 1 && !sent.keys().any(|key| matches!(of(key).as_str(), "models" | "modelname")));
+    for kept in ["cachedContent", "cached_content"] {
+        assert!(sent.get(kept).is_none_or(|kept| kept.is_null() || kept == ""));
+    }
+    if route.is_turn() {
+        assert_eq!((&sent["temperature"], sent.get("model")), (&json!(0), None));
+        let how = &sent["generationConfig"];
+        assert!(how["maxOutputTokens"].as_u64().is_some_and(|most| most <= MOST), "{how}");
+        let keys = how.as_object().into_iter().flatten().map(|(key, _)| of(key));
+        let odd =
+            |key: &String| key == "candidatecount" || key.contains("model") || key.starts_with("routing");
+        assert!(
+            !keys.clone().any(|key| odd(&key)) && keys.filter(|key| key == "maxoutputtokens").count() == 1
+        );
+        let budget = &how["thinkingConfig"]["thinkingBudget"];
+        assert!(budget.is_null() || budget.as_i64().is_some_and(|budget| budget < MOST as i64), "{budget}");
     }
 }
 
@@ -189,7 +245,8 @@ fn sent(llm: &Llm, route: Route, body: &[u8]) {
 pub fn relay(data: &[u8]) {
     let Some((&how, stream)) = data.split_first() else { return };
     let wire = match (how & 1, how & 128) {
-        (0, _) => Wire::Messages,
+        (0, 0) => Wire::Messages,
+        (0, _) => Wire::GenerateContent,
         (_, 0) => Wire::ChatCompletions,
         _ => Wire::Responses,
     };

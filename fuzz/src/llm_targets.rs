@@ -102,7 +102,14 @@ pub fn provider(data: &[u8]) {
         }
     }
     let Ok(Answer { content, tool_calls, .. }) = decoder.finish() else { return };
-    kept(&Message { role: Role::Assistant, content, tool_calls, tool_call_id: None, is_error: false });
+    kept(&Message {
+        role: Role::Assistant,
+        content,
+        tool_calls,
+        tool_call_id: None,
+        tool_name: None,
+        is_error: false,
+    });
 }
 
 /// A conversation's log, whatever is in it: it opens, opens the same again, and goes on.
@@ -123,6 +130,7 @@ pub fn log(data: &[u8]) {
             content,
             tool_calls: Vec::new(),
             tool_call_id: None,
+            tool_name: None,
             is_error: false,
         };
         first.check(std::slice::from_ref(&next)).expect("a message can always come");

@@ -74,11 +74,22 @@ pub struct Conversation {
 struct Pending {
     /// Ids, in the order of the calls, and their results.
     calls: Vec<(String, Option<Message>)>,
+    /// Their tools, likewise.
+    tools: Vec<String>,
 }
 
 impl Pending {
     fn missing(&self) -> impl Iterator<Item = &str> {
         self.calls.iter().filter(|(_, result)| result.is_none()).map(|(id, _)| id.as_str())
+    }
+
+    /// The results, each with its tool. What has none is answered here.
+    fn results(self) -> Vec<Message> {
+        let named = |((id, result), tool): ((String, Option<Message>), String)| {
+            let result = result.unwrap_or_else(|| Message::tool_text(&id, UNANSWERED, true));
+            Message { tool_name: Some(tool), ..result }
+        };
+        self.calls.into_iter().zip(self.tools).map(named).collect()
     }
 }
 
@@ -301,10 +312,7 @@ impl Conversation {
         if message.role != Role::Tool {
             // Only a log that somebody edited has calls without results here.
             if let Some(pending) = self.pending.take() {
-                let results = pending.calls.into_iter();
-                let results =
-                    results.map(|(id, r)| r.unwrap_or_else(|| Message::tool_text(&id, UNANSWERED, true)));
-                self.group(results.collect());
+                self.group(pending.results());
             }
             if !message.tool_calls.is_empty() {
                 let used = self.used.get_mut().unwrap_or_else(PoisonError::into_inner);
@@ -312,7 +320,8 @@ impl Conversation {
                     used.note(&call.id);
                 });
                 let calls = message.tool_calls.iter().map(|call| (call.id.clone(), None)).collect();
-                self.pending = Some(Pending { calls });
+                let tools = message.tool_calls.iter().map(|call| call.name.clone()).collect();
+                self.pending = Some(Pending { calls, tools });
             }
             return self.group(vec![message]);
         }
@@ -326,7 +335,7 @@ impl Conversation {
         if pending.missing().next().is_none()
             && let Some(pending) = self.pending.take()
         {
-            self.group(pending.calls.into_iter().filter_map(|(_, result)| result).collect());
+            self.group(pending.results());
         }
     }
 

@@ -32,6 +32,9 @@ pub struct Message {
     /// The call that a tool's message answers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_call_id: Option<String>,
+    /// Its tool, where it is known: the log has that with the call.
+    #[serde(skip)]
+    pub tool_name: Option<String>,
     /// Whether the tool failed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_error: bool,
@@ -45,6 +48,7 @@ impl Message {
             content: vec![Block::text(text)],
             tool_calls: Vec::new(),
             tool_call_id: Some(call.to_owned()),
+            tool_name: None,
             is_error,
         }
     }

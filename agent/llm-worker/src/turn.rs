@@ -403,6 +403,7 @@ impl Turns {
             content: answer.content.clone(),
             tool_calls: answer.tool_calls.clone(),
             tool_call_id: None,
+            tool_name: None,
             is_error: false,
         };
         self.conversation.push(message, answer.usage.as_ref());
@@ -490,6 +491,7 @@ impl Turns {
                 content,
                 tool_calls: Vec::new(),
                 tool_call_id: Some(call.id),
+                tool_name: None,
                 is_error: result.is_error,
             };
             self.ended(&message);

@@ -74,9 +74,9 @@ impl Provider {
     /// [`Error`].
     pub fn new(llm: &Llm, key: Option<&Secret>) -> Result<Self, Error> {
         let protocol = protocol(llm.provider);
-        let (base, path) = protocol.address();
-        let base = llm.base_url.as_ref().map_or(base, |url| url.as_str()).trim_end_matches('/').to_owned();
-        let url = Url::parse(&format!("{base}/{path}")).map_err(|_| Error::Url)?;
+        let base = llm.base_url.as_ref().map_or(protocol.address(), |url| url.as_str());
+        let base = base.trim_end_matches('/').to_owned();
+        let url = Url::parse(&format!("{base}/{}", protocol.path(llm))).map_err(|_| Error::Url)?;
         let mut headers = HeaderMap::new();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         headers.insert(ACCEPT, HeaderValue::from_static("text/event-stream"));
@@ -217,7 +217,9 @@ impl Stream {
             }
             let Some(response) = &mut self.response else { return Err(cut()) };
             let chunk = timeout(self.timeout, response.chunk()).await.map_err(|_| silent())?;
-            let chunk = chunk.map_err(|error| broken(&error))?.ok_or_else(cut)?;
+            let Some(chunk) = chunk.map_err(|error| broken(&error))? else {
+                return if self.decoder.may_end() { Ok(None) } else { Err(cut()) };
+            };
             self.read += chunk.len();
             if self.read > MAX_ANSWER {
                 return Err(RpcError::new(

@@ -32,7 +32,7 @@ pub struct LlmSection {
     /// Where it begins.
     #[schemars(skip)]
     pub at: At,
-    /// Which protocol is spoken: `anthropic`, or `openai` for it and compatible servers.
+    /// Which protocol is spoken: `anthropic`, `openai` for it and compatible servers, or `gemini`.
     #[schemars(with = "Option<ProviderKind>")]
     pub provider: Option<Located<String>>,
     /// The provider's name of the model.
@@ -49,7 +49,8 @@ pub struct LlmSection {
     /// any other as an API key.
     #[schemars(with = "Option<Auth>")]
     pub auth: Option<Located<Auth>>,
-    /// In place of the provider's address: for Anthropic what stands before `/v1/messages`, for OpenAI what ends in `/v1`.
+    /// In place of the provider's address: for Anthropic what stands before `/v1/messages`, for OpenAI what ends in `/v1`,
+    /// for Gemini what stands before `/v1beta`.
     #[schemars(with = "Option<String>")]
     pub base_url: Option<Located<String>>,
     /// Most tokens of one answer. Default: 8192.

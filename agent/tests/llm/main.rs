@@ -10,6 +10,7 @@ mod crowd;
 mod cut_off;
 mod fixed;
 mod frames;
+mod gemini;
 mod held_open;
 mod http;
 mod http_answers;

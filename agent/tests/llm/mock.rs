@@ -327,3 +327,20 @@ pub(crate) fn response(items: &[Value], status: &str) -> Value {
     let usage = if status == "in_progress" { Value::Null } else { usage };
     json!({ "id": "resp_1", "object": "response", "status": status, "error": null, "output": items, "usage": usage })
 }
+
+/// One of Gemini's answers, or an event of one: 7 tokens read, 4 of the cache, 5 written.
+pub(crate) fn candidate(parts: &Value, finish: Option<&str>) -> Value {
+    let usage = json!({ "promptTokenCount": 11, "cachedContentTokenCount": 4, "candidatesTokenCount": 3, "thoughtsTokenCount": 2 });
+    let mut candidate = json!({ "content": { "parts": parts, "role": "model" }, "index": 0 });
+    if let Some(reason) = finish {
+        candidate["finishReason"] = json!(reason);
+    }
+    json!({ "candidates": [candidate], "usageMetadata": usage, "modelVersion": "m" })
+}
+
+/// An answer of these parts as it streams, with the event that says why it ended.
+pub(crate) fn gemini_events(parts: &[Value]) -> Vec<Vec<u8>> {
+    let ends = candidate(&json!([{ "text": "" }]), Some("STOP"));
+    let events = parts.iter().map(|parts| candidate(parts, None)).chain([ends]);
+    events.map(|event| format!("data: {event}\n\n").into_bytes()).collect()
+}

@@ -19,6 +19,7 @@ async fn a_call_that_was_cut_off_counts_after_a_restart_and_is_no_message() {
         content: vec![super::super::message::Block::text("hi")],
         tool_calls: Vec::new(),
         tool_call_id: None,
+        tool_name: None,
         is_error: false,
     }]);
     assert_eq!(used(&conversation), "");
@@ -61,6 +62,7 @@ proptest! {
             content: vec![super::super::message::Block::text("next")],
             tool_calls: Vec::new(),
             tool_call_id: None,
+            tool_name: None,
             is_error: false,
         }]);
         let mut body = first.body("[".into(), "]".into(), true);

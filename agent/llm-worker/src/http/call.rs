@@ -71,7 +71,7 @@ pub(super) async fn answer(state: &Arc<State>, gate: Option<&Gate>, request: Req
     let (llm, wire) = (&shared.config.llm, Wire::on(kind, route));
     let json = |body: Body| respond(StatusCode::OK, &HeaderMap::new(), relay::JSON, body);
     match route {
-        Route::Complete | Route::Respond | Route::CountTokens => {}
+        Route::Complete | Route::Respond | Route::Generate | Route::StreamGenerate | Route::CountTokens => {}
         Route::Alive => return json(Body::empty()),
         Route::Models => {
             let models = endpoint(wire).models(&llm.offered().collect::<Vec<_>>());
@@ -82,7 +82,12 @@ pub(super) async fn answer(state: &Arc<State>, gate: Option<&Gate>, request: Req
             Err((status, why)) => return refuse_unread(&shared, status, &why, request).await,
         },
     }
-    let head = match head::passed_on(kind, request.headers(), request.uri().query()) {
+    let query = request.uri().query();
+    let head = head::passed_on(kind, request.headers(), query).and_then(|head| {
+        let query = endpoint(wire).query(route, query.unwrap_or_default())?;
+        Ok(PassedHead { query: query.or(head.query), ..head })
+    });
+    let head = match head {
         Ok(head) => head,
         Err(why) => return refuse_unread(&shared, 400, &why, request).await,
     };
@@ -101,7 +106,8 @@ pub(super) async fn answer(state: &Arc<State>, gate: Option<&Gate>, request: Req
         Ok(Err((status, why))) => return refuse(&shared, status, &why),
         Err(_) => return refuse(&shared, 408, &format!("the request's body did not come within {BODY:?}")),
     };
-    let rewritten = match request::rewrite(&shared.config.llm, route, &body) {
+    let named = request::model_in_path(kind, &path);
+    let rewritten = match request::rewrite_for(&shared.config.llm, (route, named.as_deref()), &body) {
         Ok(rewritten) => rewritten,
         Err(why) => return refuse(&shared, 400, &why),
     };
@@ -165,7 +171,7 @@ pub(super) async fn answer(state: &Arc<State>, gate: Option<&Gate>, request: Req
     };
     // A client that hangs up ends what it waits for here, and nothing else: the call is made, and costs.
     let relay = Relay::new(wire, rewritten.hides_usage, rewritten.has_many);
-    let passing = pass_on(active, (endpoint(wire).path(route), head), rewritten.body, relay);
+    let passing = pass_on(active, (rewritten.path, head), rewritten.body, relay);
     let passed = tokio::spawn(passing).await;
     passed.unwrap_or_else(|_| refuse(&shared, 500, "the call failed; see the host's log"))
 }
@@ -173,13 +179,13 @@ pub(super) async fn answer(state: &Arc<State>, gate: Option<&Gate>, request: Req
 /// Makes the call; its answer follows.
 async fn pass_on(
     mut active: ActiveCall,
-    (path, head): (&str, PassedHead),
+    (path, head): (Cow<'static, str>, PassedHead),
     body: Vec<u8>,
     relay: Relay,
 ) -> Response<Body> {
     let cut = active.state.cut.clone();
     let forwarded = tokio::select! {
-        upstream = forward(&mut active, path, head, body.into()) => Some(upstream),
+        upstream = forward(&mut active, &path, head, body.into()) => Some(upstream),
         () = cut.cancelled() => None,
     };
     let shared = active.shared.clone();
@@ -310,7 +316,10 @@ async fn hear_out(mut body: Body, most: usize) {
 fn passes(name: &HeaderName) -> bool {
     let name = name.as_str();
     matches!(name, "retry-after" | "retry-after-ms" | "request-id" | "x-request-id" | "x-should-retry")
-        || Wire::ALL.iter().any(|wire| name.starts_with(endpoint(*wire).rate_limit_prefix()))
+        || Wire::ALL
+            .iter()
+            .filter_map(|wire| endpoint(*wire).rate_limit_prefix())
+            .any(|it| name.starts_with(it))
 }
 
 /// Those of a provider's headers that a client may see. One with a credential in it, or with what hides in a log or on a

@@ -40,9 +40,10 @@ impl Gate {
         }
         let bearer = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
         let bearer = bearer.and_then(|value| value.strip_prefix("Bearer ").or(value.strip_prefix("bearer ")));
-        let key = headers.get("x-api-key").and_then(|value| value.to_str().ok());
+        // Never in a query, as Google's API takes it, too: addresses are logged.
+        let keys = ["x-api-key", "x-goog-api-key"].map(|name| headers.get(name)?.to_str().ok());
         let is_it = |given: &str| bool::from(given.as_bytes().ct_eq(self.token.as_bytes()));
-        if [bearer, key].into_iter().flatten().any(is_it) {
+        if keys.into_iter().chain([bearer]).flatten().any(is_it) {
             return Ok(());
         }
         Err((
@@ -79,7 +80,9 @@ mod tests {
         assert_eq!(check(&[host, key]), 200);
         assert_eq!(check(&[("host", "127.82.1.2:4321"), key]), 200, "by its own address");
         assert_eq!(check(&[("host", "localhost:4321"), ("authorization", "Bearer ringfence-secret")]), 200);
+        assert_eq!(check(&[host, ("x-goog-api-key", "ringfence-secret")]), 200);
         assert_eq!(check(&[host]), 401);
+        assert_eq!(check(&[host, ("x-goog-api-key", "sk-other")]), 401);
         assert_eq!(check(&[host, ("x-api-key", "sk-other")]), 401);
         assert_eq!(check(&[host, ("authorization", "Basic ringfence-secret")]), 401);
         assert_eq!(check(&[host, key, ("origin", "http://127.0.0.1:4321")]), 403);

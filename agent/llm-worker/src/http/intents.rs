@@ -8,7 +8,7 @@ use super::session::ClientSession;
 use crate::{
     calls::{Begun, CallKey},
     message::{Block, Kind, ToolCall},
-    provider::{Wire, endpoint},
+    provider::{Wire, endpoint, position},
     redact::Redactor,
     report::{self, Intent, Reporter},
 };
@@ -16,7 +16,7 @@ use ringfence_wire::trace::Via;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use std::{
-    collections::{BTreeSet, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     hash::{BuildHasher, DefaultHasher, Hash, Hasher, RandomState},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
@@ -28,7 +28,7 @@ const MOST: usize = 64;
 /// Tool calls of an intent whose results are known to be its; older ones are forgotten.
 const MOST_CALLS: usize = 256;
 /// Newest messages of a request that are looked through for what was asked.
-const MOST_BACK: usize = 512;
+pub(crate) const MOST_BACK: usize = 512;
 
 /// The intents of one agent's clients.
 pub(super) struct IntentTracker {
@@ -60,6 +60,8 @@ struct TrackedIntent {
 struct OpenCall {
     /// The provider's id, as a number.
     given: u64,
+    /// The same of its place among its answer's.
+    place: u64,
     key: CallKey,
 }
 
@@ -71,6 +73,8 @@ pub(super) struct RequestPart {
     called: bool,
     /// The daemon took what it was told of them: one that stands still is waited for once.
     waits: bool,
+    /// How many calls of each tool it has.
+    named: BTreeMap<String, usize>,
     _under_way: Arc<()>,
 }
 
@@ -100,20 +104,28 @@ impl IntentTracker {
             newest.results.iter().map(|result| (self.number(&result.call), result)).collect();
         let mut tracked_intents = self.tracked_intents();
         // Providers give one id to calls of several intents, by chance or not: what was asked tells which is meant.
-        let brought =
-            |tracked: &TrackedIntent| results.iter().any(|(given, _)| tracked.calls.contains(given));
+        // A call's place is no id: it is the same in each answer.
+        let brought = |tracked: &TrackedIntent| {
+            results.iter().any(|(given, result)| !result.is_by_place && tracked.calls.contains(given))
+        };
+        let is_one = |tracked: &TrackedIntent, (given, result): &(u64, &ToolResult)| {
+            result.is_by_place && tracked.open.iter().any(|open| open.place == *given)
+        };
+        let waits = |tracked: &TrackedIntent| results.iter().any(|result| is_one(tracked, result));
         let known = tracked_intents
             .iter()
-            .position(|tracked| brought(tracked) && tracked.asked == newest.number)
+            .position(|tracked| (brought(tracked) || waits(tracked)) && tracked.asked == newest.number)
             .or_else(|| tracked_intents.iter().position(brought))
             .or_else(|| tracked_intents.iter().position(|tracked| tracked.asked == newest.number));
         let mut tracked = match known.map(|at| tracked_intents.remove(at)) {
             Some(mut tracked) => {
                 for (given, result) in &results {
                     // Two calls of one id are answered in their order.
-                    let Some(at) = tracked.open.iter().position(|open| open.given == *given) else {
-                        continue;
+                    let is_it = |open: &OpenCall| match result.is_by_place {
+                        true => open.place == *given,
+                        false => open.given == *given,
                     };
+                    let Some(at) = tracked.open.iter().position(is_it) else { continue };
                     let OpenCall { key, .. } = tracked.open.remove(at);
                     self.reporter.ended(&key, result.is_error, &result.content, redactor);
                 }
@@ -138,7 +150,7 @@ impl IntentTracker {
         }
         tracked.last_seen = Instant::now();
         let (intent, _under_way) = (tracked.intent.clone(), Arc::clone(&tracked.under_way));
-        let part = RequestPart { intent, called: false, waits: true, _under_way };
+        let part = RequestPart { intent, called: false, waits: true, named: BTreeMap::new(), _under_way };
         tracked_intents.push(tracked);
         if tracked_intents.len() > MOST {
             self.give_up(&tracked_intents.remove(0), "the client began too much else", redactor);
@@ -165,9 +177,11 @@ impl IntentTracker {
             return;
         };
         tracked.last_seen = Instant::now();
-        let given = self.number(&call.id);
+        let nth = part.named.entry(call.name.clone()).or_default();
+        let (given, place) = (self.number(&call.id), self.number(&position(&call.name, *nth)));
+        *nth += 1;
         tracked.calls.push_back(given);
-        tracked.open.push(OpenCall { given, key: begun.key });
+        tracked.open.push(OpenCall { given, place, key: begun.key });
         let too_many = tracked.calls.len().saturating_sub(MOST_CALLS);
         tracked.calls.drain(..too_many);
         let too_many = tracked.open.len().saturating_sub(MOST_CALLS);
@@ -218,8 +232,10 @@ impl IntentTracker {
 /// A tool's result in a request.
 #[derive(Debug)]
 pub(crate) struct ToolResult {
-    /// The provider's id of the call.
+    /// The provider's id of the call, or its [`position`].
     pub(crate) call: String,
+    /// It is the latter.
+    pub(crate) is_by_place: bool,
     /// Where the API does not say, it is no error.
     pub(crate) is_error: bool,
     pub(crate) content: Vec<Block>,
@@ -251,6 +267,7 @@ pub(crate) struct ClientMessage {
 impl LatestMessages {
     fn of(wire: Wire, messages: &[Box<RawValue>]) -> Self {
         let mut newest = Self { number: number_of_unread(messages), ..Self::default() };
+        let messages = endpoint(wire).in_common_form(messages);
         let mut is_behind = true;
         // Of a call that comes behind a result, that is none, whatever ids they have.
         let mut passed = BTreeSet::new();
@@ -286,8 +303,9 @@ impl LatestMessages {
     }
 }
 
-/// What a coding agent puts before its user's words, and another one with each request: what it reminds its model of.
-const REMINDER: (&str, &str) = ("<system-reminder>", "</system-reminder>");
+/// What coding agents put before their users' words, and another one with each request: what they remind their models of.
+const REMINDERS: [(&str, &str); 2] =
+    [("<system-reminder>", "</system-reminder>"), ("<session_context>", "</session_context>")];
 
 /// A user's message without what its client put before it.
 fn users_words(content: &[Block]) -> Vec<Block> {
@@ -305,10 +323,11 @@ fn users_words(content: &[Block]) -> Vec<Block> {
 /// What follows reminders at a text's beginning.
 fn behind_reminders(text: &str) -> &str {
     let mut rest = text;
-    while let Some((_, behind)) =
-        rest.trim_start().strip_prefix(REMINDER.0).and_then(|begun| begun.split_once(REMINDER.1))
-    {
-        rest = behind.trim_start();
+    let behind = |text: &'_ str, (begin, end): (&str, &str)| {
+        Some(text.strip_prefix(begin)?.find(end)? + begin.len() + end.len())
+    };
+    while let Some(at) = REMINDERS.iter().find_map(|reminder| behind(rest.trim_start(), *reminder)) {
+        rest = rest.trim_start().get(at..).unwrap_or_default().trim_start();
     }
     rest
 }

@@ -74,6 +74,9 @@ pub struct Relay {
     tool_calls: ToolCalls,
     /// What is on its way out.
     split_secrets: SplitSecrets,
+    /// An event that may be the answer's last one, where its API has none that is: it goes out when another comes, or with the
+    /// end.
+    ending: Vec<u8>,
 }
 
 impl Relay {
@@ -91,6 +94,7 @@ impl Relay {
             told_failure: false,
             tool_calls: ToolCalls::new(has_many),
             split_secrets: SplitSecrets::default(),
+            ending: Vec::new(),
         }
     }
 
@@ -102,7 +106,8 @@ impl Relay {
     /// Bytes that it holds of a stream: of what it reads, of what it is to tell, and of what waits to go out.
     pub(super) fn held(&self) -> usize {
         let decoder = self.decoder.as_ref().map_or(0, |decoder| decoder.held());
-        self.events.held() + decoder + self.tool_calls.held() + self.split_secrets.held()
+        let out = self.split_secrets.held() + self.ending.len();
+        self.events.held() + decoder + self.tool_calls.held() + out
     }
 
     /// How many tool calls began since this was asked last: a client may run one before the answer is whole.
@@ -126,7 +131,10 @@ impl Relay {
     /// # Errors
     /// An event without end, or that parsers may read differently; too many tool calls. What waited goes to nobody then.
     pub fn feed(&mut self, bytes: &[u8], redactor: &Redactor) -> Result<Vec<u8>, String> {
-        self.read(bytes, redactor).inspect_err(|_| self.split_secrets = SplitSecrets::default())
+        self.read(bytes, redactor).inspect_err(|_| {
+            self.split_secrets = SplitSecrets::default();
+            self.ending.clear();
+        })
     }
 
     fn read(&mut self, bytes: &[u8], redactor: &Redactor) -> Result<Vec<u8>, String> {
@@ -139,7 +147,7 @@ impl Relay {
             match read {
                 Read::Event(event) => self.event(event, redactor, &mut out)?,
                 // It stands in for nothing, and keeps a connection open.
-                Read::Comment => out.extend_from_slice(b":\n\n"),
+                Read::Comment => self.comment(&mut out),
                 // Some clients forgive a byte order mark at each line, or read lines that are no event's.
                 Read::Odd => {
                     return Err("the provider sent a line in a stream that is none of an event".into());
@@ -157,10 +165,14 @@ impl Relay {
         // Some servers leave out the last empty line; and some clients do not wait for it.
         let mut rest = if is_whole { self.feed(b"\n\n", redactor) } else { Ok(Vec::new()) };
         if let Ok(rest) = &mut rest {
+            // Of what breaks off nothing says why it ended.
+            if is_whole {
+                rest.append(&mut self.ending);
+            }
             self.split_secrets.finish(rest);
         }
         // Many clients take the end of the connection for the end of the answer.
-        let is_cut = is_whole && !self.is_over() && !self.told_failure;
+        let is_cut = is_whole && !self.is_over() && !self.told_failure && !self.tool_calls.may_end();
         let (rest, refused) = match rest {
             Ok(rest) => (rest, self.tool_calls.complete().err()),
             Err(why) => (Vec::new(), Some(why)),
@@ -174,7 +186,7 @@ impl Relay {
             is_cut,
             ..Outcome::default()
         };
-        match self.decoder.map(|decoder| (decoder.is_done(), decoder.finish())) {
+        match self.decoder.map(|decoder| (decoder.may_end(), decoder.finish())) {
             Some((true, Ok(answer))) => {
                 outcome.stop_reason = Some(answer.stop_reason);
                 outcome.content = answer.content;
@@ -201,10 +213,10 @@ impl Relay {
         let name = redactor.text(&name).into_owned();
         let data = match data.trim_ascii() {
             "" => {
-                out.extend_from_slice(b":\n\n");
+                self.comment(out);
                 return Ok(());
             }
-            "[DONE]" => {
+            "[DONE]" if endpoint(self.wire).ends_by_event() => {
                 self.decode(&Event { name, data: "[DONE]".into() });
                 self.tool_calls.over()?;
                 self.split_secrets.finish(out);
@@ -240,11 +252,24 @@ impl Relay {
         if self.hides_usage && is_alone {
             return Ok(());
         }
-        self.split_secrets.pass(self.wire, (event, &read), redactor, out)?;
+        out.append(&mut self.ending);
+        let mut passed = Vec::new();
+        self.split_secrets.pass(self.wire, (event, &read), redactor, &mut passed)?;
+        if self.tool_calls.may_end() {
+            self.ending = passed.split_off(last_event(&passed));
+        }
+        out.append(&mut passed);
         if self.is_over() {
             self.split_secrets.finish(out);
         }
         Ok(())
+    }
+
+    /// What keeps a connection open, for clients that know it.
+    fn comment(&self, out: &mut Vec<u8>) {
+        if endpoint(self.wire).ends_by_event() {
+            out.extend_from_slice(b":\n\n");
+        }
     }
 
     /// What it says piece by piece goes to nobody: the bytes do.
@@ -313,7 +338,7 @@ impl Relay {
             stop_reason: endpoint.stop_reason(&value),
             // One that is refused may have anything in it.
             content: if refused.is_some() { Vec::new() } else { endpoint.content(&value) },
-            usage: value.get("usage").and_then(|reported| endpoint.usage(reported)),
+            usage: endpoint.usage(&value),
             error: value.pointer("/error/message").and_then(Value::as_str).map(str::to_owned),
             refused,
             is_cut: false,
@@ -324,6 +349,12 @@ impl Relay {
             strict_json::in_one_line(rewritten.as_deref().unwrap_or(clean.get())).into_owned().into_bytes();
         Whole { body, form: JSON, outcome }
     }
+}
+
+/// Where the last of some events begins.
+fn last_event(events: &[u8]) -> usize {
+    let before = events.strip_suffix(b"\n\n").unwrap_or(events);
+    before.windows(2).rposition(|two| two == b"\n\n").map_or(0, |end| end + 2)
 }
 
 /// Why a stream is none that came to its end.

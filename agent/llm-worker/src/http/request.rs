@@ -27,7 +27,11 @@ pub enum Route {
     Complete,
     /// The same, in the newer of OpenAI's two forms.
     Respond,
-    /// Only count what a request has. Anthropic's.
+    /// The same, in Gemini's form.
+    Generate,
+    /// The same, as a stream.
+    StreamGenerate,
+    /// Only count what a request has.
     CountTokens,
     /// Which models there are: the profile's.
     Models,
@@ -41,7 +45,7 @@ impl Route {
     /// Whether the model is to answer: what is a turn, and costs.
     pub fn is_turn(self) -> bool {
         match self {
-            Self::Complete | Self::Respond => true,
+            Self::Complete | Self::Respond | Self::Generate | Self::StreamGenerate => true,
             Self::CountTokens | Self::Models | Self::Model | Self::Alive => false,
         }
     }
@@ -58,18 +62,21 @@ fn first(kind: ProviderKind) -> Wire {
 /// Status and reason.
 pub fn route(kind: ProviderKind, method: &Method, path: &str) -> Result<Route, (u16, String)> {
     let path = path.trim_end_matches('/');
-    // A client's base URL may end in /v1 or not.
-    let bare = path.strip_prefix("/v1").unwrap_or(path);
-    let routes = || Wire::of(kind).iter().flat_map(|wire| endpoint(*wire).routes());
-    let (route, wanted) = match routes().find(|(path, _)| *path == bare) {
+    let bare = bare(kind, path);
+    // A method that is not served, where models have some.
+    let is_method = *method == Method::POST
+        && bare.contains(':')
+        && routes(kind).any(|(pattern, _)| pattern.contains(MODEL));
+    let (route, wanted) = match routes(kind).find(|(pattern, _)| fits(pattern, bare).is_some()) {
         Some((_, route)) => (*route, Method::POST),
         None if bare == "/models" => (Route::Models, Method::GET),
-        None if bare.starts_with("/models/") => (Route::Model, Method::GET),
+        None if bare.starts_with("/models/") && !is_method => (Route::Model, Method::GET),
         // Clients look whether anybody is there before they ask.
         None if bare.is_empty() => (Route::Alive, Method::HEAD),
         None => {
-            let has: Vec<_> = routes().map(|(path, _)| format!("POST /v1{path}")).collect();
-            let has = format!("this agent's endpoint has {} and GET /v1/models", has.join(", "));
+            let prefix = endpoint(first(kind)).prefixes().first().copied().unwrap_or_default();
+            let has: Vec<_> = routes(kind).map(|(path, _)| format!("POST {prefix}{path}")).collect();
+            let has = format!("this agent's endpoint has {} and GET {prefix}/models", has.join(", "));
             return Err((404, format!("there is nothing at {path:?}; {has}")));
         }
     };
@@ -80,6 +87,38 @@ pub fn route(kind: ProviderKind, method: &Method, path: &str) -> Result<Route, (
         return Err((405, format!("{path:?} is for {wanted}, not for {method}")));
     }
     Ok(route)
+}
+
+/// What clients call of a provider.
+fn routes(kind: ProviderKind) -> impl Iterator<Item = &'static (&'static str, Route)> {
+    Wire::of(kind).iter().flat_map(|wire| endpoint(*wire).routes())
+}
+
+/// A path without what stands before it: a client's base URL may end in that or not.
+fn bare(kind: ProviderKind, path: &str) -> &str {
+    let prefixes = endpoint(first(kind)).prefixes();
+    let is_whole = |rest: &&str| rest.is_empty() || rest.starts_with('/');
+    prefixes.iter().find_map(|prefix| path.strip_prefix(prefix).filter(is_whole)).unwrap_or(path)
+}
+
+/// In the path of a route, what stands for a model's name.
+const MODEL: &str = "MODEL";
+
+/// Whether a path is that of a route, and the model's name in it; empty: it has none.
+fn fits<'a>(pattern: &str, bare: &'a str) -> Option<&'a str> {
+    match pattern.split_once(MODEL) {
+        None => (pattern == bare).then_some(""),
+        Some((before, behind)) => {
+            bare.strip_prefix(before)?.strip_suffix(behind).filter(|name| !name.is_empty())
+        }
+    }
+}
+
+/// The model that a path names, where its API has that there.
+pub fn model_in_path(kind: ProviderKind, path: &str) -> Option<String> {
+    let bare = bare(kind, path.trim_end_matches('/'));
+    let name = routes(kind).find_map(|(pattern, _)| fits(pattern, bare)).filter(|name| !name.is_empty())?;
+    Some(percent_decode_str(name).decode_utf8_lossy().into_owned())
 }
 
 /// What is known of the model that a path names.
@@ -133,6 +172,11 @@ fn is_model(name: &str) -> bool {
     (1..=128).contains(&name.len()) && name.bytes().all(known)
 }
 
+/// Whether a name that a client puts into a path is one that ends there.
+fn is_one_segment(name: &str) -> bool {
+    name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.@".contains(&byte))
+}
+
 fn no_model(llm: &Llm, asked: &str) -> String {
     let offered: Vec<String> = llm.offered().map(|model| format!("{model:?}")).collect();
     let asked: String = asked.chars().take(100).collect();
@@ -145,6 +189,8 @@ fn no_model(llm: &Llm, asked: &str) -> String {
 /// A request, rewritten.
 #[derive(Debug)]
 pub struct Rewritten {
+    /// Where the provider has it: what follows its address.
+    pub path: Cow<'static, str>,
     /// What the provider is sent.
     pub body: Vec<u8>,
     /// Whether the answer is to stream.
@@ -201,6 +247,11 @@ pub fn folded(key: &str) -> String {
     key.chars().map(ascii).flat_map(char::to_lowercase).collect()
 }
 
+/// A key without what its spellings differ by.
+pub(crate) fn squashed(key: &str) -> String {
+    folded(key).chars().filter(|c| !matches!(c, '_' | '-')).collect()
+}
+
 /// A list in a request, item by item; what is none is the provider's to refuse.
 pub(crate) fn listed(request: &BTreeMap<String, Box<RawValue>>, key: &str) -> Vec<Box<RawValue>> {
     request.get(key).and_then(|list| serde_json::from_str(list.get()).ok()).unwrap_or_default()
@@ -213,6 +264,18 @@ pub(crate) fn listed(request: &BTreeMap<String, Box<RawValue>>, key: &str) -> Ve
 /// the provider's that is to use another model; what the provider is to run or fetch itself, and may not; or a reference to
 /// what the provider keeps.
 pub fn rewrite(llm: &Llm, route: Route, body: &[u8]) -> Result<Rewritten, String> {
+    rewrite_for(llm, (route, None), body)
+}
+
+/// As [`rewrite`], of a request whose path names a model: nothing in it names another.
+///
+/// # Errors
+/// As [`rewrite`].
+pub fn rewrite_for(
+    llm: &Llm,
+    (route, in_path): (Route, Option<&str>),
+    body: &[u8],
+) -> Result<Rewritten, String> {
     // Each is kept by itself for a while.
     if !strict_json::is_light(body) {
         return Err("the body has too many values".into());
@@ -220,14 +283,20 @@ pub fn rewrite(llm: &Llm, route: Route, body: &[u8]) -> Result<Rewritten, String
     let mut fields: BTreeMap<String, Box<RawValue>> =
         serde_json::from_slice(body).map_err(|error| format!("the body is no JSON object: {error}"))?;
     let endpoint = endpoint(Wire::on(llm.provider, route));
+    let is_inner = endpoint.open(route, &mut fields)?;
     // A provider may read names in any case: what only looks like one of those that are ours would count beside it.
     let named =
         || OURS.iter().chain(endpoint.own_fields()).chain(&MANY).chain(&MODELS).chain(&LIMITS).copied();
     let ours = || named().chain(llm.options.keys().map(String::as_str));
     fields.retain(|key, _| ours().all(|ours| key == ours || folded(key) != folded(ours)));
     MODELS.iter().for_each(|key| drop(fields.remove(*key)));
-    let model = chosen(llm, fields.get("model").map(|model| &**model))?;
-    fields.insert("model".into(), raw(&model));
+    let in_path = in_path.map(|name| raw(&name));
+    let asked = in_path.as_deref().or(fields.get("model").map(|model| &**model));
+    let model = chosen(llm, asked)?.into_owned();
+    if in_path.is_some() && !llm.offered().any(|offered| offered == model) && !is_one_segment(&model) {
+        return Err(no_model(llm, &model));
+    }
+    endpoint.put_model(&model, &mut fields);
     if let Some(tools) = fields.get("tools").filter(|_| !llm.options.contains_key("tools")) {
         tools::use_no_model(tools)?;
     }
@@ -242,15 +311,20 @@ pub fn rewrite(llm: &Llm, route: Route, body: &[u8]) -> Result<Rewritten, String
         Some("true") => true,
         Some(_) => return Err("stream is to be true or false".into()),
     };
+    let streams = match route {
+        Route::Generate | Route::StreamGenerate => {
+            fields.remove("stream");
+            route == Route::StreamGenerate
+        }
+        _ => streams,
+    };
     let mut hides_usage = false;
     let most_asked = fields.get("max_tokens").and_then(|value| value.get().parse::<u64>().ok());
+    endpoint.keep_nothing(llm, &mut fields)?;
     if route.is_turn() {
-        endpoint.keep_nothing(llm, &mut fields)?;
         // Several answers to one request have the most tokens each.
         MANY.iter().for_each(|key| drop(fields.remove(*key)));
-        for (key, value) in &llm.options {
-            fields.insert(key.clone(), raw(value));
-        }
+        endpoint.put_options(llm, &mut fields)?;
         let keys = endpoint.limit_keys(llm);
         let asked: Vec<&str> = keys.iter().filter(|key| fields.contains_key(**key)).copied().collect();
         let own = if asked.is_empty() { keys.iter().take(1).copied().collect() } else { asked };
@@ -272,21 +346,23 @@ pub fn rewrite(llm: &Llm, route: Route, body: &[u8]) -> Result<Rewritten, String
             hides_usage = endpoint.ask_for_usage(&mut fields)?;
         }
     }
-    let many = |key: &&str| llm.options.get(*key).and_then(Value::as_u64).is_some_and(|answers| answers > 1);
-    let has_many = MANY[..2].iter().any(many);
+    if is_inner {
+        endpoint.close(&model, &mut fields);
+    }
     let metadata = fields.get("metadata").cloned();
     let body = serde_json::to_vec(&fields).map_err(|error| error.to_string())?;
-    Ok(Rewritten { body, streams, hides_usage, has_many, messages, metadata })
+    let (path, has_many) = (endpoint.path(route, &model), endpoint.has_many(llm));
+    Ok(Rewritten { path, body, streams, hides_usage, has_many, messages, metadata })
 }
 
 /// An error of our own, in the provider's form.
 pub(super) fn error(kind: ProviderKind, status: u16, message: &str) -> Value {
-    endpoint(first(kind)).error(error_kind(status), &our_own(message))
+    endpoint(first(kind)).error(status, error_kind(status), &our_own(message))
 }
 
 /// The same as a stream's event has it, and the line before that.
 pub(super) fn error_event(wire: Wire, status: u16, message: &str) -> (&'static str, Value) {
-    endpoint(wire).error_event(error_kind(status), &our_own(message))
+    endpoint(wire).error_event(status, error_kind(status), &our_own(message))
 }
 
 fn our_own(message: &str) -> String {

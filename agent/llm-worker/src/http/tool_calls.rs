@@ -14,10 +14,12 @@ use serde_json::{Value, value::RawValue};
 use std::collections::{BTreeMap, BTreeSet};
 
 mod blocks;
+mod candidates;
 mod choices;
 mod items;
 mod stray;
 
+pub(crate) use candidates::no_candidate_is_stray;
 pub(crate) use items::{HOSTED, is_clients};
 pub(crate) use stray::{no_item_is_stray, none_is_stray};
 
@@ -101,6 +103,10 @@ pub(crate) struct ToolCalls {
     rewrites: Vec<choices::Rewrite>,
     /// The choices that gave a reason to stop.
     stopped: BTreeSet<u64>,
+    /// Gemini's candidates, and whether each still owes one.
+    unfinished: BTreeMap<u64, bool>,
+    /// There are none, as the prompt was blocked.
+    is_blocked: bool,
     /// The stream said that it is over.
     is_over: bool,
 }

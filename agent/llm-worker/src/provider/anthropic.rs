@@ -2,7 +2,7 @@
 //!
 //! <https://platform.claude.com/docs/en/api/messages> and `build-with-claude/streaming`, `prompt-caching` beside it.
 
-use super::{Answers, Decode, KeyHeader, Protocol, RequestTemplate, json_text, measure::text_bytes};
+use super::{Answers, Decode, KeyHeader, Protocol, RequestTemplate, gemini, json_text, measure::text_bytes};
 use crate::{
     credentials::Scheme,
     http::request::head::BETA,
@@ -49,8 +49,12 @@ impl Answers for Messages {
 }
 
 impl Protocol for Messages {
-    fn address(&self) -> (&'static str, &'static str) {
-        ("https://api.anthropic.com", PATH)
+    fn address(&self) -> &'static str {
+        "https://api.anthropic.com"
+    }
+
+    fn path(&self, _: &Llm) -> String {
+        PATH.to_owned()
     }
 
     fn key_header(&self, llm: &Llm, key: &str) -> KeyHeader {
@@ -173,6 +177,8 @@ fn tool_use(call: &ToolCall) -> String {
 fn block(block: &Block) -> Option<String> {
     match block.kind() {
         Kind::Text(text) if text.is_empty() => None,
+        // Another provider's, which this one refuses.
+        Kind::Other(_) if gemini::is_own(block) => None,
         Kind::Image(Image::Data { media_type, data }) => {
             let source = json!({ "type": "base64", "media_type": media_type, "data": data });
             Some(json!({ "type": "image", "source": source }).to_string())

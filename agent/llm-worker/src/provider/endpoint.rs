@@ -1,6 +1,6 @@
 //! What the HTTP endpoint serves of a provider: its APIs, each with what differs from the others. Pure.
 
-use super::{Answers, Usage, anthropic, openai};
+use super::{Answers, Usage, anthropic, gemini, openai};
 use crate::{
     http::{
         intents::{ClientMessage, ToolResult},
@@ -8,12 +8,12 @@ use crate::{
         request::Route,
         tool_calls::ToolCalls,
     },
-    message::Block,
+    message::{Block, raw},
     redact::Redactor,
 };
 use ringfence_policy::agents::config::{Llm, ProviderKind};
 use serde_json::{Value, value::RawValue};
-use std::collections::BTreeMap;
+use std::{borrow::Cow, collections::BTreeMap};
 
 /// An API of a provider's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,17 +24,20 @@ pub enum Wire {
     ChatCompletions,
     /// OpenAI's Responses.
     Responses,
+    /// Google's `generateContent`.
+    GenerateContent,
 }
 
 impl Wire {
     /// All of them.
-    pub const ALL: &[Self] = &[Self::Messages, Self::ChatCompletions, Self::Responses];
+    pub const ALL: &[Self] = &[Self::Messages, Self::ChatCompletions, Self::Responses, Self::GenerateContent];
 
     /// A provider's: that of turns first, whose form also has what belongs to none.
     pub fn of(kind: ProviderKind) -> &'static [Self] {
         match kind {
             ProviderKind::Anthropic => &[Self::Messages],
             ProviderKind::OpenAi => &[Self::ChatCompletions, Self::Responses],
+            ProviderKind::Gemini => &[Self::GenerateContent],
         }
     }
 
@@ -44,6 +47,7 @@ impl Wire {
             (ProviderKind::Anthropic, _) => Self::Messages,
             (ProviderKind::OpenAi, Route::Respond) => Self::Responses,
             (ProviderKind::OpenAi, _) => Self::ChatCompletions,
+            (ProviderKind::Gemini, _) => Self::GenerateContent,
         }
     }
 }
@@ -54,17 +58,64 @@ pub(crate) fn endpoint(wire: Wire) -> &'static dyn Endpoint {
         Wire::Messages => &anthropic::Messages,
         Wire::ChatCompletions => &openai::ChatCompletions,
         Wire::Responses => &openai::Responses,
+        Wire::GenerateContent => &gemini::GenerateContent,
     }
 }
 
 /// Everything of an API at the HTTP endpoint that differs from one to another. What a limit or a check depends on has no
 /// default: an API that needs none says so.
 pub(crate) trait Endpoint: Answers {
-    /// What clients of the HTTP endpoint call below `/v1`, beside the list of models.
+    /// What stands before the paths of its API, its own first; a client may leave it out.
+    fn prefixes(&self) -> &'static [&'static str] {
+        &["/v1"]
+    }
+
+    /// What clients of the HTTP endpoint call behind that, beside the list of models. `MODEL` stands for a model's name.
     fn routes(&self) -> &'static [(&'static str, Route)];
 
     /// Where its provider's API has what a client asks for here: what follows the address.
-    fn path(&self, route: Route) -> &'static str;
+    fn path(&self, route: Route, model: &str) -> Cow<'static, str>;
+
+    /// What follows that path whatever the client has there.
+    ///
+    /// # Errors
+    /// The client asks for an answer in a form that is not served.
+    fn query(&self, _route: Route, _asked: &str) -> Result<Option<&'static str>, String> {
+        Ok(None)
+    }
+
+    /// Reads the names of a client's request, where its API has several for one field. True: what is asked for stands in
+    /// another request, and was taken out of it.
+    ///
+    /// # Errors
+    /// It cannot be read in one way only.
+    fn open(&self, _route: Route, _request: &mut BTreeMap<String, Box<RawValue>>) -> Result<bool, String> {
+        Ok(false)
+    }
+
+    /// Puts a request back to where [`Self::open`] took it from.
+    fn close(&self, _model: &str, _request: &mut BTreeMap<String, Box<RawValue>>) {}
+
+    /// Puts in the model, where the path does not have it.
+    fn put_model(&self, model: &str, request: &mut BTreeMap<String, Box<RawValue>>) {
+        request.insert("model".into(), raw(&model));
+    }
+
+    /// Puts in the profile's options.
+    ///
+    /// # Errors
+    /// They do not go together with what the client has.
+    fn put_options(&self, llm: &Llm, request: &mut BTreeMap<String, Box<RawValue>>) -> Result<(), String> {
+        request.extend(llm.options.iter().map(|(key, value)| (key.clone(), raw(value))));
+        Ok(())
+    }
+
+    /// Whether the profile asks for several answers at once.
+    fn has_many(&self, llm: &Llm) -> bool {
+        let many =
+            |key: &&str| llm.options.get(*key).and_then(Value::as_u64).is_some_and(|answers| answers > 1);
+        ["n", "n_cmpl"].iter().any(many)
+    }
 
     /// The names of the most tokens of an answer that its API goes by, its own first.
     fn limit_keys(&self, llm: &Llm) -> &'static [&'static str];
@@ -86,6 +137,11 @@ pub(crate) trait Endpoint: Answers {
 
     /// The conversation in a client's request, message by message.
     fn messages(&self, request: &BTreeMap<String, Box<RawValue>>) -> Vec<Box<RawValue>>;
+
+    /// The same as intents are followed in it: each with a `role`, which is `user`, `assistant` or another.
+    fn in_common_form<'a>(&self, messages: &'a [Box<RawValue>]) -> Cow<'a, [Box<RawValue>]> {
+        messages.into()
+    }
 
     /// Has a client's request for a stream ask for the usage, too. True: the client did not.
     ///
@@ -110,14 +166,14 @@ pub(crate) trait Endpoint: Answers {
     /// The list of models.
     fn models(&self, models: &[&str]) -> Value;
 
-    /// An error of our own.
-    fn error(&self, kind: &str, message: &str) -> Value;
+    /// An error of our own, of a status and of what most providers call that.
+    fn error(&self, status: u16, kind: &str, message: &str) -> Value;
 
     /// The same as a stream's event has it, and the line before that.
-    fn error_event(&self, kind: &str, message: &str) -> (&'static str, Value);
+    fn error_event(&self, status: u16, kind: &str, message: &str) -> (&'static str, Value);
 
-    /// What the names of its headers about rate limits begin with.
-    fn rate_limit_prefix(&self) -> &'static str;
+    /// What the names of its headers about rate limits begin with, where it has some.
+    fn rate_limit_prefix(&self) -> Option<&'static str>;
 
     /// The tool results in a client's message, of which `raw` is the whole.
     fn tool_results(&self, message: &ClientMessage, raw: &RawValue) -> Vec<ToolResult>;
@@ -129,8 +185,8 @@ pub(crate) trait Endpoint: Answers {
     /// What a message says.
     fn blocks(&self, content: Option<&RawValue>) -> Vec<Block>;
 
-    /// Tokens, from an answer's `usage`.
-    fn usage(&self, reported: &Value) -> Option<Usage>;
+    /// Tokens, from a whole answer.
+    fn usage(&self, answer: &Value) -> Option<Usage>;
 
     /// Why a whole answer ended.
     fn stop_reason(&self, answer: &Value) -> Option<String>;
@@ -143,6 +199,12 @@ pub(crate) trait Endpoint: Answers {
 
     /// Whether an event has a name by which some clients take it for another than others do.
     fn is_misnamed(&self, name: &str, event: &Value) -> bool;
+
+    /// Whether its streams have a final event, behind which nothing comes. Else their end is the answer's, if that says why
+    /// it ended; and its clients know no comments in a stream.
+    fn ends_by_event(&self) -> bool {
+        true
+    }
 
     /// Checks an answer, or an event of one, for what only some clients take for tool calls.
     ///
@@ -182,7 +244,7 @@ mod tests {
                 for (path, route) in endpoint(wire).routes() {
                     assert_eq!(Wire::on(kind, *route), wire, "{path}");
                     let below = path.trim_start_matches('/');
-                    assert!(endpoint(wire).path(*route).ends_with(below), "{path}");
+                    assert!(endpoint(wire).path(*route, "MODEL").ends_with(below), "{path}");
                 }
             }
         }

@@ -4,6 +4,7 @@
 
 mod anthropic;
 mod endpoint;
+mod gemini;
 mod measure;
 mod openai;
 pub mod sse;
@@ -16,6 +17,7 @@ use super::{
 use bytes::Bytes;
 pub use endpoint::Wire;
 pub(crate) use endpoint::{Endpoint, endpoint};
+pub(crate) use gemini::position;
 use reqwest::header::HeaderName;
 use ringfence_policy::agents::config::{Llm, ProviderKind};
 use serde::{Deserialize, Serialize};
@@ -36,8 +38,11 @@ pub(crate) trait Answers: Sync {
 /// Everything of turns that differs from one provider to another. What a limit or a check depends on has no default: a
 /// provider that needs none says so.
 pub(crate) trait Protocol: Answers {
-    /// Where its API is unless the profile says otherwise, and what follows that address for an answer.
-    fn address(&self) -> (&'static str, &'static str);
+    /// Where its API is unless the profile says otherwise.
+    fn address(&self) -> &'static str;
+
+    /// What follows that address for an answer.
+    fn path(&self, llm: &Llm) -> String;
 
     /// The header that carries a key, and how; and a feature that the request must have then.
     fn key_header(&self, llm: &Llm, key: &str) -> KeyHeader;
@@ -86,6 +91,7 @@ pub(crate) fn protocol(kind: ProviderKind) -> &'static dyn Protocol {
     match kind {
         ProviderKind::Anthropic => &anthropic::Messages,
         ProviderKind::OpenAi => &openai::ChatCompletions,
+        ProviderKind::Gemini => &gemini::GenerateContent,
     }
 }
 
@@ -103,8 +109,13 @@ pub trait Decode: Send + Sync {
     /// Bytes that it holds of the answer.
     fn held(&self) -> usize;
 
-    /// Whether the answer is whole.
+    /// Whether the answer is whole, whatever may follow.
     fn is_done(&self) -> bool;
+
+    /// Whether it is whole if nothing follows, because the end of a stream is the answer's.
+    fn may_end(&self) -> bool {
+        self.is_done()
+    }
 
     /// The whole answer.
     ///
@@ -259,7 +270,7 @@ fn json_text(value: &impl Serialize) -> String {
 /// The error in a provider's JSON, at the status that its type stands for.
 pub(crate) fn reported_error(body: &Value) -> Option<RpcError> {
     let error = body.get("error")?;
-    let kind = error.get("type").and_then(Value::as_str).or(error.get("code").and_then(Value::as_str));
+    let kind = ["type", "code", "status"].iter().find_map(|key| error.get(key)?.as_str());
     let message = error.get("message").and_then(Value::as_str).or(error.as_str()).or(kind)?;
     let code = error.get("code").and_then(Value::as_i64).or_else(|| {
         Some(match kind? {

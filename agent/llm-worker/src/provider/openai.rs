@@ -49,8 +49,12 @@ impl Answers for ChatCompletions {
 }
 
 impl Protocol for ChatCompletions {
-    fn address(&self) -> (&'static str, &'static str) {
-        ("https://api.openai.com/v1", PATH)
+    fn address(&self) -> &'static str {
+        "https://api.openai.com/v1"
+    }
+
+    fn path(&self, _: &Llm) -> String {
+        PATH.to_owned()
     }
 
     fn key_header(&self, _: &Llm, _: &str) -> KeyHeader {

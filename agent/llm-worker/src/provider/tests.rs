@@ -77,6 +77,7 @@ proptest! {
                     content,
                     tool_calls,
                     tool_call_id: None,
+                    tool_name: None,
                     is_error: false,
                 };
                 let line = serde_json::to_string(&message).unwrap();

@@ -94,6 +94,8 @@ providers! {
     Anthropic = "anthropic",
     /// OpenAI's Chat Completions; at the HTTP endpoint its Responses, too.
     OpenAi = "openai",
+    /// Google's Gemini API.
+    Gemini = "gemini",
 }
 
 /// How the key is sent to a provider that takes it in more than one way.
@@ -101,7 +103,7 @@ providers! {
 #[serde(rename_all = "kebab-case")]
 #[schemars(rename = "AuthKey", description = "")]
 pub enum Auth {
-    /// As an API key: `x-api-key`.
+    /// As an API key: `x-api-key`, of Gemini's `x-goog-api-key`.
     ApiKey,
     /// As a token: `Authorization: Bearer`.
     Bearer,

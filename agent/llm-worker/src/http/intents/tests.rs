@@ -54,6 +54,8 @@ fn what_was_asked_is_the_user_s_words_and_not_what_the_client_put_before_them() 
     for way in ways {
         assert_eq!(asked(json!([{ "role": "user", "content": way }])), plain, "{way}");
     }
+    let context = "<session_context>\nToday is a day.\n</session_context>";
+    assert_eq!(asked(json!([{ "role": "user", "content": [text(context), text("Fix it")] }])), plain);
     // One whose reminders changed is the same, and so is one with a message of nothing else behind it.
     let later = json!([
         { "role": "user", "content": "<system-reminder>another</system-reminder>Fix it" },

@@ -188,6 +188,36 @@ impl SplitSecrets {
         Ok(())
     }
 
+    /// Of Gemini's events. Clients join the texts of all parts, and those of what was thought; a call is whole.
+    pub(crate) fn candidates(
+        &mut self,
+        number: usize,
+        read: &Value,
+        redactor: &Redactor,
+    ) -> Result<(), String> {
+        let candidates = read.get("candidates").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+        for (place, candidate) in candidates.iter().enumerate() {
+            let of = candidate.get("index").and_then(Value::as_u64).unwrap_or(place as u64);
+            let parts = candidate.pointer("/content/parts").and_then(Value::as_array);
+            let mut seen = BTreeSet::new();
+            for (nth, part) in parts.map_or(&[][..], Vec::as_slice).iter().enumerate() {
+                let is_thought = part.get("thought").and_then(Value::as_bool).unwrap_or(false);
+                let path = if is_thought { "/thought" } else { "/text" }.to_owned();
+                let pointer = format!("/candidates/{place}/content/parts/{nth}/text");
+                seen.extend(self.leaves(
+                    (number, of),
+                    read,
+                    At { path, pointer, is_json: false },
+                    redactor,
+                )?);
+            }
+            let reason = candidate.get("finishReason").and_then(Value::as_str);
+            let is_over = reason.is_some_and(|reason| !reason.is_empty());
+            self.settle(redactor, |key| key.0 == of && (is_over || !seen.contains(key)));
+        }
+        Ok(())
+    }
+
     /// Looks at all texts below a place of an event. Gives the fields among them that are undecided, or were.
     fn leaves(
         &mut self,

@@ -4,11 +4,13 @@
 //! What is not known to be the client's counts as the provider's: betas and unknown fields of a request pass, and a new tool
 //! must not pass with them.
 
-use super::{folded, tools::Fields};
+use super::{folded, squashed, tools::Fields};
 use crate::provider::Wire;
 use ringfence_policy::agents::registry::Llm;
 use serde_json::value::RawValue;
 use std::collections::BTreeMap;
+
+mod googles;
 
 /// What one API knows.
 struct Known {
@@ -20,6 +22,8 @@ struct Known {
     has_shell: bool,
     /// Fields of a request that have the provider reach out, whatever is in `tools`.
     fields: &'static [&'static str],
+    /// Names are Google's: tools and parts are known by their one key, in either of its spellings.
+    is_googles: bool,
 }
 
 const MESSAGES: Known = Known {
@@ -27,6 +31,7 @@ const MESSAGES: Known = Known {
     dated: &["bash", "text_editor", "memory", "computer", "tool_search_tool_regex", "tool_search_tool_bm25"],
     has_shell: false,
     fields: &["mcp_servers", "container"],
+    is_googles: false,
 };
 
 const CHAT_COMPLETIONS: Known = Known {
@@ -34,6 +39,7 @@ const CHAT_COMPLETIONS: Known = Known {
     dated: &[],
     has_shell: false,
     fields: &["web_search_options"],
+    is_googles: false,
 };
 
 const RESPONSES: Known = Known {
@@ -41,7 +47,11 @@ const RESPONSES: Known = Known {
     dated: &[],
     has_shell: true,
     fields: &[],
+    is_googles: false,
 };
+
+const GENERATE_CONTENT: Known =
+    Known { client_tools: &[], dated: &[], has_shell: false, fields: &[], is_googles: true };
 
 /// The table: one line for each API.
 fn known(wire: Wire) -> &'static Known {
@@ -49,6 +59,7 @@ fn known(wire: Wire) -> &'static Known {
         Wire::Messages => &MESSAGES,
         Wire::ChatCompletions => &CHAT_COMPLETIONS,
         Wire::Responses => &RESPONSES,
+        Wire::GenerateContent => &GENERATE_CONTENT,
     }
 }
 
@@ -137,9 +148,14 @@ pub(super) fn check(
     more_tools.iter().try_for_each(|tools| look.tools("tools", tools))?;
     for (key, value) in request.iter().filter(|(key, _)| !is_fixed(key)) {
         let name = folded(key);
-        let is_field = |field: &&&str| **field == name;
+        let is_field = |field: &&&str| match look.known.is_googles {
+            true => squashed(field) == squashed(&name),
+            false => **field == name,
+        };
         match name.as_str() {
             "tools" | "functions" => look.tools(&name, value)?,
+            // Its schemas are the client's own.
+            _ if look.known.is_googles && squashed(&name) == "generationconfig" => {}
             "tool_choice" => look.choice(value, 0)?,
             _ if OPAQUE.contains(&key.as_str()) => {}
             _ => match look.known.fields.iter().chain(&GATEWAYS).find(is_field) {
@@ -171,7 +187,12 @@ struct Look<'a> {
 impl Look<'_> {
     /// Refuses what the profile does not name.
     fn allow(&self, name: &str) -> Result<(), String> {
-        let is_named = |entry: &String| entry == "*" || entry == name || begins(name, entry);
+        let is_named = |entry: &String| {
+            entry == "*"
+                || entry == name
+                || begins(name, entry)
+                || (self.known.is_googles && squashed(entry) == squashed(name))
+        };
         if self.llm.provider_tools.iter().any(is_named) {
             return Ok(());
         }
@@ -205,6 +226,9 @@ impl Look<'_> {
 
     fn tool(&self, tool: &RawValue) -> Result<(), String> {
         let fields = fields(tool)?;
+        if self.known.is_googles {
+            return self.googles_tool(&fields);
+        }
         let (mut has_type, mut has_name) = (false, false);
         let is_local = is_local_shell(&fields);
         for (key, value) in &fields {
@@ -280,6 +304,9 @@ impl Look<'_> {
             self.allow("mcp")?;
         }
         for (key, value) in fields {
+            if self.known.is_googles && self.is_googles_part(key, value, depth)? {
+                continue;
+            }
             let name = folded(key);
             match name.as_str() {
                 "input" if is_call => {}
@@ -401,11 +428,6 @@ fn is_elsewhere(text: &str) -> bool {
 fn is_media(kind: &str) -> bool {
     let kind = kind.strip_prefix("input_").unwrap_or(kind);
     ["image", "document", "video", "audio", "file", "media"].iter().any(|media| kind.starts_with(media))
-}
-
-/// A key without what its spellings differ by.
-fn squashed(key: &str) -> String {
-    folded(key).chars().filter(|c| !matches!(c, '_' | '-')).collect()
 }
 
 /// The first byte of a value: which kind of JSON it is.

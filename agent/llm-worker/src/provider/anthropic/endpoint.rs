@@ -15,7 +15,7 @@ use crate::{
 use ringfence_policy::agents::config::Llm;
 use serde::Deserialize;
 use serde_json::{Value, json, value::RawValue};
-use std::collections::BTreeMap;
+use std::{borrow::Cow, collections::BTreeMap};
 
 /// The least budget for thinking that its API takes, tokens
 /// (https://docs.claude.com/en/docs/build-with-claude/extended-thinking).
@@ -26,11 +26,12 @@ impl Endpoint for Messages {
         &[("/messages", Route::Complete), ("/messages/count_tokens", Route::CountTokens)]
     }
 
-    fn path(&self, route: Route) -> &'static str {
+    fn path(&self, route: Route, _: &str) -> Cow<'static, str> {
         match route {
             Route::CountTokens => "v1/messages/count_tokens",
             _ => PATH,
         }
+        .into()
     }
 
     fn limit_keys(&self, _: &Llm) -> &'static [&'static str] {
@@ -96,16 +97,16 @@ impl Endpoint for Messages {
         json!({ "data": listed, "has_more": false, "first_id": models.first(), "last_id": models.last() })
     }
 
-    fn error(&self, kind: &str, message: &str) -> Value {
+    fn error(&self, _: u16, kind: &str, message: &str) -> Value {
         json!({ "type": "error", "error": { "type": kind, "message": message } })
     }
 
-    fn error_event(&self, kind: &str, message: &str) -> (&'static str, Value) {
-        ("event: error\n", self.error(kind, message))
+    fn error_event(&self, status: u16, kind: &str, message: &str) -> (&'static str, Value) {
+        ("event: error\n", self.error(status, kind, message))
     }
 
-    fn rate_limit_prefix(&self) -> &'static str {
-        "anthropic-ratelimit-"
+    fn rate_limit_prefix(&self) -> Option<&'static str> {
+        Some("anthropic-ratelimit-")
     }
 
     fn tool_results(&self, message: &ClientMessage, _: &RawValue) -> Vec<ToolResult> {
@@ -124,8 +125,8 @@ impl Endpoint for Messages {
         blocks(content)
     }
 
-    fn usage(&self, reported: &Value) -> Option<Usage> {
-        decoder::usage(reported)
+    fn usage(&self, answer: &Value) -> Option<Usage> {
+        answer.get("usage").and_then(decoder::usage)
     }
 
     fn stop_reason(&self, answer: &Value) -> Option<String> {
@@ -193,6 +194,7 @@ fn tool_result(block: &RawValue) -> Option<ToolResult> {
     Some(ToolResult {
         call: fields.tool_use_id?,
         is_error: fields.is_error.unwrap_or(false),
+        is_by_place: false,
         content: blocks(fields.content.as_deref()),
     })
 }

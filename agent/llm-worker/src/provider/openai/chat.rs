@@ -14,15 +14,15 @@ use crate::{
 };
 use ringfence_policy::agents::config::Llm;
 use serde_json::{Map, Value, json, value::RawValue};
-use std::collections::BTreeMap;
+use std::{borrow::Cow, collections::BTreeMap};
 
 impl Endpoint for ChatCompletions {
     fn routes(&self) -> &'static [(&'static str, Route)] {
         &[("/chat/completions", Route::Complete)]
     }
 
-    fn path(&self, _: Route) -> &'static str {
-        PATH
+    fn path(&self, _: Route, _: &str) -> Cow<'static, str> {
+        PATH.into()
     }
 
     fn limit_keys(&self, llm: &Llm) -> &'static [&'static str] {
@@ -80,21 +80,26 @@ impl Endpoint for ChatCompletions {
         super::models(models)
     }
 
-    fn error(&self, kind: &str, message: &str) -> Value {
+    fn error(&self, _: u16, kind: &str, message: &str) -> Value {
         super::error(kind, message)
     }
 
-    fn error_event(&self, kind: &str, message: &str) -> (&'static str, Value) {
-        ("", self.error(kind, message))
+    fn error_event(&self, status: u16, kind: &str, message: &str) -> (&'static str, Value) {
+        ("", self.error(status, kind, message))
     }
 
-    fn rate_limit_prefix(&self) -> &'static str {
-        RATE_LIMITS
+    fn rate_limit_prefix(&self) -> Option<&'static str> {
+        Some(RATE_LIMITS)
     }
 
     fn tool_results(&self, message: &ClientMessage, _: &RawValue) -> Vec<ToolResult> {
         let call = message.tool_call_id.clone().filter(|_| message.role == "tool");
-        let result = |call| ToolResult { call, is_error: false, content: blocks(message.content.as_deref()) };
+        let result = |call| ToolResult {
+            call,
+            is_error: false,
+            is_by_place: false,
+            content: blocks(message.content.as_deref()),
+        };
         call.into_iter().map(result).collect()
     }
 
@@ -107,8 +112,8 @@ impl Endpoint for ChatCompletions {
         blocks(content)
     }
 
-    fn usage(&self, reported: &Value) -> Option<Usage> {
-        decoder::usage(reported)
+    fn usage(&self, answer: &Value) -> Option<Usage> {
+        answer.get("usage").and_then(decoder::usage)
     }
 
     fn stop_reason(&self, answer: &Value) -> Option<String> {

@@ -17,7 +17,7 @@ use crate::{
 use decoder::Decoder;
 use ringfence_policy::agents::config::Llm;
 use serde_json::{Value, json, value::RawValue};
-use std::collections::BTreeMap;
+use std::{borrow::Cow, collections::BTreeMap};
 
 mod decoder;
 
@@ -47,8 +47,8 @@ impl Endpoint for Responses {
         &[("/responses", Route::Respond)]
     }
 
-    fn path(&self, _: Route) -> &'static str {
-        "responses"
+    fn path(&self, _: Route, _: &str) -> Cow<'static, str> {
+        "responses".into()
     }
 
     fn limit_keys(&self, _: &Llm) -> &'static [&'static str] {
@@ -122,18 +122,18 @@ impl Endpoint for Responses {
         super::models(models)
     }
 
-    fn error(&self, kind: &str, message: &str) -> Value {
+    fn error(&self, _: u16, kind: &str, message: &str) -> Value {
         super::error(kind, message)
     }
 
-    fn error_event(&self, kind: &str, message: &str) -> (&'static str, Value) {
+    fn error_event(&self, _: u16, kind: &str, message: &str) -> (&'static str, Value) {
         let data =
             json!({ "type": "error", "code": kind, "message": message, "param": null, "sequence_number": 0 });
         ("event: error\n", data)
     }
 
-    fn rate_limit_prefix(&self) -> &'static str {
-        RATE_LIMITS
+    fn rate_limit_prefix(&self) -> Option<&'static str> {
+        Some(RATE_LIMITS)
     }
 
     fn tool_results(&self, message: &ClientMessage, raw: &RawValue) -> Vec<ToolResult> {
@@ -145,7 +145,7 @@ impl Endpoint for Responses {
         let call = call_id(&item);
         let is_error = text_of(&item, "status") == "failed";
         let content = self.blocks(item.get("output").map(|output| &**output));
-        call.map(|call| ToolResult { call, is_error, content }).into_iter().collect()
+        call.map(|call| ToolResult { call, is_error, is_by_place: false, content }).into_iter().collect()
     }
 
     fn call_said(&self, raw: &RawValue) -> Option<String> {
@@ -170,8 +170,8 @@ impl Endpoint for Responses {
         }
     }
 
-    fn usage(&self, reported: &Value) -> Option<Usage> {
-        decoder::usage(reported)
+    fn usage(&self, answer: &Value) -> Option<Usage> {
+        answer.get("usage").and_then(decoder::usage)
     }
 
     fn stop_reason(&self, answer: &Value) -> Option<String> {

@@ -73,6 +73,17 @@ fn spoken(kind: ProviderKind, calls: &[Made], from: usize) -> String {
             let said = json!({ "content": "hm" });
             events.push(json!({ "choices": [{ "index": 0, "delta": said, "finish_reason": reason }] }));
         }
+        ProviderKind::Gemini => {
+            let part = |at: usize, made: &Made| {
+                json!({ "functionCall": { "id": made.id, "name": tool(made),
+                "args": { "n": from + at } }, "thoughtSignature": format!("s{}", from + at) })
+            };
+            for (at, made) in calls.iter().enumerate() {
+                events.push(json!({ "candidates": [{ "content": { "parts": [part(at, made)] } }] }));
+            }
+            let parts = json!([{ "text": "hm" }]);
+            events.push(json!({ "candidates": [{ "content": { "parts": parts }, "finishReason": "STOP" }] }));
+        }
     }
     let done = if kind == ProviderKind::OpenAi { "data: [DONE]\n\n" } else { "" };
     events.iter().map(|event| format!("data: {event}\n\n")).chain([done.to_owned()]).collect()
@@ -96,7 +107,18 @@ async fn reports(core: UnixStream, last: &str) -> Vec<String> {
 fn sent(asked: &Value) -> (Vec<String>, Vec<(String, String)>) {
     let (mut calls, mut results) = (Vec::new(), Vec::new());
     let text = |value: &Value| value.as_str().unwrap().to_owned();
-    for message in asked["messages"].as_array().unwrap() {
+    let messages = asked.get("messages").or(asked.get("contents"));
+    for message in messages.and_then(Value::as_array).unwrap() {
+        for part in message["parts"].as_array().into_iter().flatten() {
+            if let Some(call) = part.get("functionCall") {
+                assert_eq!(part["thoughtSignature"], format!("s{}", call["args"]["n"]), "{part}");
+                calls.push(text(&call["id"]));
+            }
+            if let Some(result) = part.get("functionResponse") {
+                assert!(["bash", "search"].iter().any(|name| result["name"] == *name), "{part}");
+                results.push((text(&result["id"]), result["response"].to_string()));
+            }
+        }
         for call in message["tool_calls"].as_array().into_iter().flatten() {
             calls.push(text(&call["id"]));
         }
@@ -133,7 +155,7 @@ async fn run(kind: ProviderKind, answers: &[Made1]) -> (BTreeSet<usize>, Record,
     // Rounds of remote calls, and pauses, may end in these.
     let done = match kind {
         ProviderKind::Anthropic => answer(&[]),
-        ProviderKind::OpenAi => super::calls::spoken(kind, &[], 0),
+        ProviderKind::OpenAi | ProviderKind::Gemini => super::calls::spoken(kind, &[], 0),
     };
     spoken.extend(std::iter::repeat_n(done, enough + 4));
     let mut lab = Lab::of(kind, &[("one", "search")], None, spoken).await;
@@ -249,9 +271,9 @@ proptest! {
     #[test]
     fn calls_on_record_are_calls_that_ran_and_no_event_is_another_s(
         answers in prop::collection::vec(prop::collection::vec(made(), 0..5), 1..5),
-        is_anthropic: bool,
+        kind in prop::sample::select(ProviderKind::ALL),
     ) {
-        check(if is_anthropic { ProviderKind::Anthropic } else { ProviderKind::OpenAi }, &answers);
+        check(kind, &answers);
     }
 }
 

@@ -1,6 +1,8 @@
 //! What the provider would do itself, and what clients do.
 
 use super::*;
+
+mod googles;
 use crate::http::request::{Route, rewrite, tests::llm};
 use ringfence_policy::agents::registry::ProviderKind::{self, Anthropic, OpenAi};
 use serde_json::{Value, json};
