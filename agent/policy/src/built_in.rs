@@ -11,6 +11,7 @@ const AGENTS: &[(&str, &str)] = &[
     ("agent", include_str!("../../../profiles/agents/agent.toml")),
     ("claude", include_str!("../../../profiles/agents/claude.toml")),
     ("codex", include_str!("../../../profiles/agents/codex.toml")),
+    ("gemini", include_str!("../../../profiles/agents/gemini.toml")),
     ("opencode", include_str!("../../../profiles/agents/opencode.toml")),
 ];
 
