@@ -411,7 +411,7 @@ fn a_client_s_calls_and_results_are_tied_to_what_it_was_asked() {
         call_part("bash", json!({ "x": 2 }))
     ]);
     let mock = Mock::with([
-        Answer::Stream(gemini_events(&[calls.clone()]).concat()),
+        Answer::Stream(gemini_events(std::slice::from_ref(&calls)).concat()),
         Answer::Stream(gemini_events(&[json!([text_part("Done.")])]).concat()),
     ]);
     let core = Core::start_as(&mock, "Gemini");
