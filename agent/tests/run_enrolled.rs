@@ -9,6 +9,7 @@ use ringfence_test_support::{
 };
 use ringfence_wire::{
     conn::Conn,
+    frame::FrameError,
     message::{EnrollRequest, Enrolled, Failure, MAX_REQUEST, Reply},
     status::Mode,
 };
@@ -118,7 +119,7 @@ fn a_stopped_child_is_offered_and_runs_when_it_is_enrolled() {
     let child = asked.child();
     assert_eq!(field(child, "PPid"), launcher.id().to_string());
     assert_eq!(field(child, "Threads"), "1");
-    let EnrollRequest::Enroll { profile, workdir, audit } = &asked.request;
+    let EnrollRequest::Enroll { profile, workdir, audit } = &asked.request else { panic!("no enrolment") };
     let here = host.dir.path().canonicalize().unwrap();
     assert_eq!((profile.as_str(), workdir.as_deref(), *audit), ("tight", here.to_str(), false));
     std::thread::sleep(Duration::from_millis(50));
@@ -202,13 +203,23 @@ fn when_the_launcher_dies_before_the_answer_the_child_dies_too() {
 }
 
 #[test]
+fn a_run_without_a_model_of_its_own_asks_for_no_line() {
+    let host = Host::new(PROFILE);
+    let mut launcher = host.command(&["--", "true"]).spawn().unwrap();
+    let mut asked = host.asked();
+    asked.answer(Mode::Enforce);
+    assert!(launcher.wait().unwrap().success());
+    assert!(matches!(asked.conn.receive::<EnrollRequest>(), Err(FrameError::Closed)));
+}
+
+#[test]
 fn a_profile_outside_the_system_directory_is_asked_for_by_its_path() {
     let host = Host::new(PROFILE);
     let own = host.path("own.toml");
     fs::write(&own, PROFILE).unwrap();
     let mut launcher = host.command_under("./own.toml", &["--", "true"]).spawn().unwrap();
     let mut asked = host.asked();
-    let EnrollRequest::Enroll { profile, .. } = &asked.request;
+    let EnrollRequest::Enroll { profile, .. } = &asked.request else { panic!("no enrolment") };
     assert_eq!(profile, own.to_str().unwrap());
     asked.answer(Mode::Enforce);
     assert!(launcher.wait().unwrap().success());

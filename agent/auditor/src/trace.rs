@@ -72,6 +72,7 @@ fn traced_intent(intent: AgentIntent) -> TracedIntent {
     TracedIntent {
         intent: intent.id,
         agent: intent.agent,
+        container: intent.container,
         ts: clock::rfc3339(intent.at),
         ended: intent.ended.map(clock::rfc3339),
         uid: intent.sender,

@@ -3,7 +3,7 @@
 use ringfence_wire::{
     conn::Conn,
     frame::FrameError,
-    message::{AdminRequest, ENDPOINT, EnrollRequest, Enrolled, Reply},
+    message::{AdminRequest, ENDPOINT, EnrollRequest, Enrolled, Reply, Reporting},
 };
 use rustix::{
     event::{PollFd, PollFlags, poll},
@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 use std::{
     io,
     net::SocketAddr,
-    os::fd::BorrowedFd,
+    os::{fd::BorrowedFd, unix::net::UnixStream},
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -104,6 +104,35 @@ pub fn enroll(
     audit: bool,
     endpoint: Option<(SocketAddr, BorrowedFd<'_>)>,
 ) -> Result<Enrolled, ClientError> {
+    enroll_on(socket, child, profile, (workdir, audit, endpoint)).map(|(enrolled, _)| enrolled)
+}
+
+/// As [`enroll`], and asks for the line on which reports about the very container are taken. No line: this daemon takes none, or
+/// none more; the container is as good without.
+///
+/// # Errors
+/// As [`enroll`].
+pub fn enroll_reporting(
+    socket: &Path,
+    child: BorrowedFd<'_>,
+    profile: &str,
+    workdir: Option<&Path>,
+    audit: bool,
+    endpoint: Option<(SocketAddr, BorrowedFd<'_>)>,
+) -> Result<(Enrolled, Result<UnixStream, ClientError>), ClientError> {
+    let (enrolled, mut conn) = enroll_on(socket, child, profile, (workdir, audit, endpoint))?;
+    let asked = conn.send(&EnrollRequest::Report).map_err(ClientError::Talk);
+    let line = asked.and_then(|()| answer::<Reporting>(&mut conn)).map(|_| conn.into_stream());
+    Ok((enrolled, line))
+}
+
+/// Enrols, and gives the connection that it was done on.
+fn enroll_on(
+    socket: &Path,
+    child: BorrowedFd<'_>,
+    profile: &str,
+    (workdir, audit, endpoint): (Option<&Path>, bool, Option<(SocketAddr, BorrowedFd<'_>)>),
+) -> Result<(Enrolled, Conn), ClientError> {
     let workdir = match workdir.map(|dir| dir.to_str().ok_or(dir)) {
         None => None,
         Some(Ok(dir)) => Some(dir.to_owned()),
@@ -122,7 +151,8 @@ pub fn enroll(
     let mut conn = connect(socket, ENROLLING)?;
     let descriptors: Vec<_> = std::iter::once(child).chain(endpoint.map(|(_, listener)| listener)).collect();
     conn.send_with_descriptors(&request, &descriptors).map_err(ClientError::Talk)?;
-    answer(&mut conn)
+    let enrolled = answer(&mut conn)?;
+    Ok((enrolled, conn))
 }
 
 /// Sends one request to the admin socket, with the descriptors it needs, and waits for the answer.
@@ -249,9 +279,23 @@ mod tests {
         let (request, descriptors, result) = serve(Reply::Ok(enrolled.clone()), |path| {
             enroll(path, file.as_fd(), "coder", Some(Path::new("/srv/app")), false, None)
         });
-        let EnrollRequest::Enroll { profile, workdir, audit } = request;
+        let EnrollRequest::Enroll { profile, workdir, audit } = request else { panic!("{request:?}") };
         assert_eq!((profile.as_str(), workdir.as_deref(), audit), ("coder", Some("/srv/app"), false));
         assert_eq!(descriptors, 1);
+        assert_eq!(result.unwrap(), enrolled);
+    }
+
+    #[test]
+    fn a_daemon_that_takes_no_reports_leaves_the_container_as_it_is() {
+        let enrolled =
+            Enrolled { container: "0123456789ab".into(), profile: "coder".into(), mode: Mode::Enforce };
+        let file = File::open("/dev/null").unwrap();
+        // It answers one request and hangs up, as those of before did.
+        let (_, _, result) = serve(Reply::Ok(enrolled.clone()), |path| {
+            let (enrolled, line) = enroll_reporting(path, file.as_fd(), "coder", None, false)?;
+            assert!(line.is_err());
+            Ok(enrolled)
+        });
         assert_eq!(result.unwrap(), enrolled);
     }
 

@@ -5,6 +5,7 @@
 //! | `daemon` | start to stop: lock, load or adopt, drop privileges, sockets, the main loop |
 //! | `notify` | what the service manager is told |
 //! | `server`, `quota` | the admin and enrolment sockets: who may speak, how much |
+//! | `run_line` | what a run reports of the container that it enrolled |
 //! | `enroll`, `running`, `privileges` | who may put which task under which profile; processes that already run |
 //! | `state`, `containers` | every container from enrolment to its last task, and its record on disk |
 //! | `link_targets` | where links led that a container could have made: it outlives the container |
@@ -21,13 +22,14 @@
 //! # Threads
 //! The main thread waits for signals, connections and the tick. `records` is the only reader of the rings; `profiles`
 //! reads profiles again; `peers` answers the auditor. Each agent has a thread, which starts and answers its worker.
-//! Each connection has a thread for as long as it lasts. One lock guards [`state::State`]; profiles are compiled
+//! Each connection has a thread for as long as it lasts, and each run's line is one, of which a user has a few. One lock guards [`state::State`]; profiles are compiled
 //! outside it when a task is enrolled, inside it when profiles are read again.
 //!
 //! # What it parses
 //! Profiles (root's files), its own records, and frames of bounded size from local peers: see `ringfence_wire`. It does
 //! not look inside an event's record. From the auditor it takes only two kinds of number, and questions that are a
-//! descriptor each. From an agent's worker it takes counts, questions that are descriptors, and raw JSON for the auditor.
+//! descriptor each. From an agent's worker it takes counts, questions that are descriptors, and raw JSON for the auditor; from a run
+//! that JSON alone.
 //!
 //! # Capabilities
 //! The service's bounding set is [`ringfence_sandbox::caps::CORE`] and `CORE_START`; each entry says what it is for.
@@ -55,6 +57,7 @@ mod privileges;
 pub mod quota;
 pub mod reload;
 pub mod report_queue;
+mod run_line;
 pub mod running;
 pub mod server;
 pub mod state;

@@ -124,6 +124,18 @@ impl Handle {
         kept
     }
 
+    /// Takes out the reports that wait, for tests.
+    #[cfg(test)]
+    pub(crate) fn take_reports(&self) -> Vec<AgentReport> {
+        let mut taken = Vec::new();
+        let mut mailbox = self.0.mailbox.lock().unwrap_or_else(PoisonError::into_inner);
+        mailbox.reports.drain(|report| {
+            taken.push(serde_json::from_slice(report).expect("a report"));
+            true
+        });
+        taken
+    }
+
     /// How many reports about an agent were dropped.
     pub fn lost_reports(&self, agent: &str) -> u64 {
         self.0.mailbox.lock().unwrap_or_else(PoisonError::into_inner).reports.lost(agent)

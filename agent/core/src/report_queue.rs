@@ -160,7 +160,8 @@ fn loss(agent: &str, uid: u32, lost: &Lost) -> Option<Vec<u8>> {
     );
     let refusal = Refusal { what: "report".to_owned(), why, pid: None, uid: None, container: None };
     let payload = Payload::Event(to_raw_value(&AgentEvent::Refused(refusal)).ok()?);
-    serde_json::to_vec(&AgentReport { agent: agent.to_owned(), uid, at: lost.at, payload }).ok()
+    serde_json::to_vec(&AgentReport { agent: agent.to_owned(), uid, container: None, at: lost.at, payload })
+        .ok()
 }
 
 #[cfg(test)]
@@ -169,7 +170,7 @@ mod tests {
 
     fn report(agent: &str, number: usize, bytes: usize) -> AgentReport {
         let payload = Payload::Event(to_raw_value(&format!("{number} {}", "x".repeat(bytes))).unwrap());
-        AgentReport { agent: agent.to_owned(), uid: 7, at: 1, payload }
+        AgentReport { agent: agent.to_owned(), uid: 7, container: None, at: 1, payload }
     }
 
     /// What is handed out, at most so many: the agents, and what was said.

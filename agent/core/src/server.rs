@@ -1,4 +1,5 @@
-//! The admin and enrolment sockets: who may speak, one thread for each connection, one request for each.
+//! The admin and enrolment sockets: who may speak, one thread for each connection, one request for each; over one that enrolled
+//! a container, what its run reports may follow (`run_line`).
 
 use super::{
     agents::Agents,
@@ -6,6 +7,7 @@ use super::{
     enroll::{self, EnrollError, Request, Surroundings},
     privileges::Privileges,
     quota::{CONNECTIONS, CONNECTIONS_PER_UID, QuotaError},
+    run_line::{self, LINES, LINES_PER_UID, LineError},
     running::{self, Target},
     state::{State, TaskContext},
     status::About,
@@ -62,6 +64,7 @@ pub struct Server<E> {
     about: About,
     pins: PathBuf,
     connections: Permits,
+    pub(crate) lines: Permits,
     refusals: Refusals,
     detached: EventFd,
     agents: Agents,
@@ -77,6 +80,7 @@ impl<E: Enforcer> Server<E> {
             about,
             pins,
             connections: Permits::within(Bounds::of(CONNECTIONS, CONNECTIONS_PER_UID), owners.clone()),
+            lines: Permits::within(Bounds::of(LINES, LINES_PER_UID), owners.clone()),
             refusals: Refusals::new(owners.clone()),
             detached,
             agents,
@@ -135,10 +139,14 @@ impl<E: Enforcer> Server<E> {
         };
         let (server, spare) = (self.clone(), stream.try_clone());
         let thread = thread::Builder::new().name("connection".into()).spawn(move || {
-            let mut conn = Conn::new(stream, LIMIT, MAX_REQUEST);
+            let (mut conn, mut permit) = (Conn::new(stream, LIMIT, MAX_REQUEST), permit);
             let done = match socket {
                 SocketKind::Admin => server.admin(&mut conn, &peer, &permit),
-                SocketKind::Enroll => server.enroll(&mut conn, &peer, &permit),
+                SocketKind::Enroll => match server.enroll(&mut conn, &peer, &permit) {
+                    Ok(Some(enrolled)) => server.line(&mut conn, &peer, &enrolled, &mut permit),
+                    Ok(None) => Ok(()),
+                    Err(error) => Err(error),
+                },
             };
             if let Err(error) = done {
                 tracing::debug!("process {} of user {}: {}", peer.pid, peer.uid, chain(&error));
@@ -152,13 +160,17 @@ impl<E: Enforcer> Server<E> {
         }
     }
 
-    fn enroll(&self, conn: &mut Conn, peer: &Peer, permit: &Permit) -> Result<(), FrameError> {
+    /// Answers a request to enrol. `None`: nothing was enrolled.
+    fn enroll(&self, conn: &mut Conn, peer: &Peer, permit: &Permit) -> Result<Option<Enrolled>, FrameError> {
         let (request, descriptors) = conn.receive_with_descriptors::<EnrollRequest>()?;
         if !permit.busy() {
             return Err(FrameError::Closed);
         }
-        let enrolled = self
-            .enroll_child(conn.stream().as_fd(), peer, request, descriptors)
+        let EnrollRequest::Enroll { profile, workdir, audit } = request else {
+            return run_line::refuse(conn, &LineError::NotEnrolled).map(|()| None);
+        };
+        let enrolled = request_of(profile, workdir, audit, peer.uid)
+            .and_then(|request| self.enroll_child(conn.stream().as_fd(), peer, request, descriptors))
             .map_err(|error| self.state().named(error));
         if let Err(error) = &enrolled {
             self.refusals.warn(peer.uid, || {
@@ -170,18 +182,44 @@ impl<E: Enforcer> Server<E> {
                 )
             });
         }
-        conn.send(&reply(enrolled.map_err(|error| error.message())))
+        conn.send(&reply(enrolled.as_ref().map_err(EnrollError::message)))?;
+        Ok(enrolled.ok())
+    }
+
+    /// Serves the line of whoever has just enrolled a container here and asks for it; most only hang up. From here on the
+    /// connection counts as a line, so that none keeps another from enrolling.
+    fn line(
+        &self,
+        conn: &mut Conn,
+        peer: &Peer,
+        enrolled: &Enrolled,
+        permit: &mut Permit,
+    ) -> Result<(), FrameError> {
+        let stream = conn.stream().try_clone().map_err(FrameError::from_io)?;
+        let spare = stream.try_clone().map_err(FrameError::from_io)?;
+        let end = move || drop(spare.shutdown(std::net::Shutdown::Both));
+        // Without one it ends as it did before there were lines.
+        let Some(line) = self.lines.take(peer.uid, end) else { return Ok(()) };
+        *permit = line;
+        let EnrollRequest::Report = conn.receive::<EnrollRequest>()? else { return Err(FrameError::Closed) };
+        if !permit.busy() {
+            return Err(FrameError::Closed);
+        }
+        match self.line_of(conn, peer, enrolled) {
+            Ok(whose) => {
+                self.serve_line(&mut run_line::narrowed(Conn::new(stream, LIMIT, MAX_REQUEST)), &whose)
+            }
+            Err(error) => run_line::refuse(conn, &error),
+        }
     }
 
     fn enroll_child(
         &self,
         connection: BorrowedFd<'_>,
         peer: &Peer,
-        request: EnrollRequest,
+        mut request: Request,
         descriptors: Vec<OwnedFd>,
     ) -> Result<Enrolled, EnrollError> {
-        let EnrollRequest::Enroll { profile, workdir, audit } = request;
-        let mut request = request_of(profile, workdir, audit, peer.uid)?;
         let mut descriptors = descriptors;
         if let (Some(address), _) = enroll::endpoint_of(&request.asked)? {
             enroll::check_listener(descriptors.pop().ok_or(EnrollError::Endpoint)?, address)?;
@@ -399,4 +437,4 @@ fn turn_away(stream: UnixStream, reason: &str) {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

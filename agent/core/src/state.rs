@@ -142,6 +142,11 @@ impl<E: Enforcer> State<E> {
         outer.iter().map(now).collect()
     }
 
+    /// Whether a container of this public id is still there.
+    pub(crate) fn has_container(&self, id: &str) -> bool {
+        self.registry.iter().any(|container| container.record.id == id)
+    }
+
     /// Refuses a nested container whose root is not that of the one around it. The kernel goes on judging paths from
     /// the outer root, so rules whose links were resolved in another one would mean other places.
     pub(crate) fn check_root(&self, inside: ContainerId, root: &OwnedFd) -> Result<(), EnrollError> {

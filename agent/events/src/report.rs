@@ -2,7 +2,7 @@
 
 use ringfence_wire::{
     audit::{AgentReport, Payload},
-    trace::{AgentEvent, MAX_GIVEN, MAX_ID, MAX_SESSION, MAX_TEXT, Renamed},
+    trace::{AgentEvent, MAX_GIVEN, MAX_ID, MAX_SESSION, MAX_TEXT, Renamed, Via},
 };
 
 /// Most bytes of an agent's name.
@@ -15,6 +15,8 @@ pub struct CheckedReport {
     pub agent: String,
     /// Who may see it, beside root.
     pub uid: u32,
+    /// The container that it is about, by the core's word; `None`: of an agent of the daemon's.
+    pub container: Option<String>,
     /// Microseconds since 1970.
     pub at: i64,
     /// What it is about.
@@ -31,18 +33,44 @@ pub enum CheckedPayload {
         /// Public id of the container.
         container: String,
     },
+    /// A run reports from now on.
+    LineOpened,
+    /// A run reports no more.
+    LineClosed {
+        /// When, ns since boot.
+        moment: u64,
+    },
     /// From the worker.
     Event(AgentEvent),
 }
 
 /// Checks a report. `None`: no worker of this version sends that.
 pub fn check(report: AgentReport) -> Option<CheckedReport> {
-    let AgentReport { agent, uid, at, payload } = report;
+    let AgentReport { agent, uid, container, at, payload } = report;
     let payload = match payload {
         Payload::Tagged { tag, container } => CheckedPayload::Tagged { tag, container },
-        Payload::Event(json) => CheckedPayload::Event(bounded(serde_json::from_str(json.get()).ok()?)?),
+        Payload::LineOpened => CheckedPayload::LineOpened,
+        Payload::LineClosed { moment } => CheckedPayload::LineClosed { moment },
+        Payload::Event(json) => {
+            let event = bounded(serde_json::from_str(json.get()).ok()?)?;
+            CheckedPayload::Event(if container.is_some() { of_run(event)? } else { event })
+        }
     };
-    (agent.len() <= MAX_NAME).then_some(CheckedReport { agent, uid, at, payload })
+    (agent.len() <= MAX_NAME).then_some(CheckedReport { agent, uid, container, at, payload })
+}
+
+/// What a run may say: its user's word, and never as if the kernel or the daemon had said it. Nobody sends it messages, and
+/// the core tags nothing for it.
+fn of_run(mut event: AgentEvent) -> Option<AgentEvent> {
+    match &mut event {
+        AgentEvent::Began { .. } | AgentEvent::Tagged { .. } => return None,
+        AgentEvent::Intent { uid, via, .. } => (*uid, *via) = (None, Via::Http),
+        AgentEvent::Refused(refusal) => {
+            (refusal.pid, refusal.uid, refusal.container) = (None, None, None);
+        }
+        AgentEvent::IntentEnded { .. } | AgentEvent::Call { .. } | AgentEvent::CallEnded { .. } => {}
+    }
+    Some(event)
 }
 
 /// A worker may be subverted: its bounds are kept here, too.
@@ -94,7 +122,7 @@ fn bounded(mut event: AgentEvent) -> Option<AgentEvent> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ringfence_wire::trace::{Refusal, Via};
+    use ringfence_wire::trace::Refusal;
     use serde_json::value::{RawValue, to_raw_value};
 
     fn checked(event: &AgentEvent) -> Option<AgentEvent> {
@@ -102,11 +130,45 @@ mod tests {
     }
 
     fn checked_json(json: Box<RawValue>) -> Option<AgentEvent> {
-        let report = AgentReport { agent: "a".into(), uid: 0, at: 1, payload: Payload::Event(json) };
+        checked_of(None, json)
+    }
+
+    fn checked_of(container: Option<&str>, json: Box<RawValue>) -> Option<AgentEvent> {
+        let container = container.map(str::to_owned);
+        let report =
+            AgentReport { agent: "a".into(), uid: 0, container, at: 1, payload: Payload::Event(json) };
         check(report).map(|checked| match checked.payload {
             CheckedPayload::Event(event) => event,
-            CheckedPayload::Tagged { .. } => panic!("an event became something else"),
+            _ => panic!("an event became something else"),
         })
+    }
+
+    #[test]
+    fn a_run_says_nothing_in_the_name_of_the_kernel_or_the_daemon() {
+        let of_run = |event: &AgentEvent| checked_of(Some("0123456789ab"), to_raw_value(event).unwrap());
+        let intent = |uid, via| AgentEvent::Intent {
+            id: "0123456789ab".into(),
+            uid,
+            text: "do it".into(),
+            via,
+            session: None,
+        };
+        assert_eq!(of_run(&intent(Some(0), Via::Send)), Some(intent(None, Via::Http)));
+        assert_eq!(checked(&intent(Some(0), Via::Send)), Some(intent(Some(0), Via::Send)), "the control");
+        for event in [AgentEvent::Began { moment: 1 }, AgentEvent::Tagged { key: "k".into(), tag: 1 }] {
+            assert_eq!(of_run(&event), None);
+            assert_eq!(checked(&event).as_ref(), Some(&event), "the control");
+        }
+        let refusal = |known: bool| {
+            AgentEvent::Refused(Refusal {
+                what: "http".into(),
+                why: "no token".into(),
+                pid: known.then_some(1),
+                uid: known.then_some(0),
+                container: known.then(|| "0123456789ab".into()),
+            })
+        };
+        assert_eq!(of_run(&refusal(true)), Some(refusal(false)));
     }
 
     #[test]

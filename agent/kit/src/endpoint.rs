@@ -21,7 +21,7 @@ use serde_json::value::RawValue;
 use std::{
     fs,
     net::{Shutdown, SocketAddr, UdpSocket},
-    os::fd::OwnedFd,
+    os::{fd::OwnedFd, unix::net::UnixStream},
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -137,6 +137,18 @@ impl Endpoint {
         Arc::clone(&self.held.0)
     }
 
+    /// Has the worker report over this line, which the core gave for the run's container, and waits until it does: before the command
+    /// runs, and before anybody watches.
+    ///
+    /// # Errors
+    /// In words: nothing is reported then, and the worker serves as before.
+    pub fn report_to(&self, line: UnixStream) -> Result<(), String> {
+        let worker = self.worker.as_ref().ok_or("it has ended")?;
+        worker::send_order(worker.socket(), &ToWorker::ReportTo, &[line], &[])
+            .map_err(|error| chain(&error))?;
+        is_ready(worker)
+    }
+
     /// What opens it.
     pub fn token(&self) -> &str {
         &self.token
@@ -229,6 +241,11 @@ fn renew(conn: &Conn, config: &RawValue, source: Option<&Source>) -> Result<(), 
 /// Hands a worker its setup and waits until it serves.
 fn ready(process: &Process, setup: WorkerSetup<OwnedFd>) -> Result<(), String> {
     setup.hand_over(process.socket()).map_err(|error| chain(&error))?;
+    is_ready(process)
+}
+
+/// Waits until what a worker was told last is in force.
+fn is_ready(process: &Process) -> Result<(), String> {
     let link = process.socket().try_clone().map_err(|error| error.to_string())?;
     let mut conn = Conn::new(link, START, MAX_QUESTION);
     loop {

@@ -139,11 +139,27 @@ pub fn run(request: &Request) -> Result<u8, Error> {
     start(request, Streams::Own)?.wait()
 }
 
+/// Takes the line on which the core takes reports about the run's container.
+pub type TakeLine<'a> = &'a dyn Fn(UnixStream);
+
 /// Starts the command in its container and lets it go.
 ///
 /// # Errors
 /// [`Error`]: the command was not run.
 pub fn start(request: &Request, streams: Streams) -> Result<Started, Error> {
+    start_reporting(request, streams, None)
+}
+
+/// As [`start`]. Where the core holds the command and takes reports about its container, `take_line` has the line for them before
+/// the command runs.
+///
+/// # Errors
+/// [`Error`]: the command was not run.
+pub fn start_reporting(
+    request: &Request,
+    streams: Streams,
+    take_line: Option<TakeLine<'_>>,
+) -> Result<Started, Error> {
     let release = host::release();
     if let Some(sentence) = platform::refusal(std::env::consts::OS, std::env::consts::ARCH, &release) {
         return Err(Error::Platform(sentence));
@@ -179,8 +195,15 @@ pub fn start(request: &Request, streams: Streams) -> Result<Started, Error> {
     let audit = request.audit || profile.mode == Mode::Audit;
 
     let core = Core::find(&Paths::from_env())?;
-    let launch =
-        Launch { request, profile: &profile, workdir: &workdir, environment: &environment, identity, audit };
+    let launch = Launch {
+        request,
+        profile: &profile,
+        workdir: &workdir,
+        environment: &environment,
+        identity,
+        audit,
+        take_line,
+    };
     let (confinement, plan) = match &core {
         Core::There(_) => (launch.beside_ebpf()?, None),
         Core::Away(why) => {
@@ -297,6 +320,7 @@ struct Launch<'a> {
     environment: &'a Environment,
     identity: Option<Identity>,
     audit: bool,
+    take_line: Option<TakeLine<'a>>,
 }
 
 impl Launch<'_> {
@@ -494,9 +518,20 @@ impl Launch<'_> {
             || profile::built_in::has(&self.profile.file);
         let file = self.profile.file.to_string_lossy();
         let profile = if by_name { self.profile.name.as_str() } else { file.as_ref() };
+        let (workdir, audit) = (Some(self.workdir), self.request.audit);
         let endpoint =
             self.request.endpoint.as_ref().map(|endpoint| (endpoint.address, endpoint.listener.as_fd()));
-        client::enroll(socket, child.as_fd(), profile, Some(self.workdir), self.request.audit, endpoint)
+        let Some(take_line) = self.take_line else {
+            return client::enroll(socket, child.as_fd(), profile, workdir, audit, endpoint);
+        };
+        let (enrolled, line) =
+            client::enroll_reporting(socket, child.as_fd(), profile, workdir, audit, endpoint)?;
+        match line {
+            Ok(line) => take_line(line),
+            // A daemon of before there were lines, or too many: the container holds all the same.
+            Err(error) => tracing::debug!("nothing is reported of this run: {}", chain(&error)),
+        }
+        Ok(enrolled)
     }
 
     /// The child's life before exec.

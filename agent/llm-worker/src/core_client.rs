@@ -1,5 +1,6 @@
 //! The worker's link to its supervisor. To the core: who a peer is, tags, reports. A user's service knows nothing of peers, tags
-//! nobody and takes no reports; over its link come orders to a worker that runs (`service`).
+//! nobody and takes no reports; over its link come orders to a worker that runs (`service`). A run's worker reports over a
+//! further line, straight to the core.
 
 use super::{access::WithDescriptors, frame::FrameReader, service::OrderAssembler};
 use ringfence_wire::{
@@ -15,14 +16,14 @@ use std::{
     io::{self, IoSlice},
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, OnceLock, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
 use tokio::{
-    io::{AsyncWriteExt, Interest},
-    net::UnixStream,
+    io::{AsyncReadExt, AsyncWriteExt, Interest},
+    net::{UnixStream, unix::OwnedWriteHalf},
     sync::{mpsc, oneshot},
     time::{timeout, timeout_at},
 };
@@ -89,6 +90,8 @@ pub(crate) struct CoreClient {
     link: Option<mpsc::Sender<Question>>,
     /// At its other end is the core.
     is_core: bool,
+    /// A run's own line to the core, which takes reports and nothing else.
+    reports: Arc<OnceLock<mpsc::Sender<Question>>>,
     counts: Arc<Counts>,
     /// Refusals that were recorded lately.
     recorded: Arc<Mutex<Recorded>>,
@@ -196,13 +199,36 @@ impl CoreClient {
         }
     }
 
+    /// Reports over this line from now on: that of a run, whose supervisor takes none. Once it breaks, or the core closes it, nothing
+    /// is reported any more, and nobody minds. False: there is one.
+    pub(crate) fn report_to(&self, core: UnixStream) -> bool {
+        let (link, reports) = mpsc::channel(QUEUE);
+        let is_first = !self.is_core && self.reports.set(link).is_ok();
+        if is_first {
+            tokio::spawn(async move {
+                if let Err(error) = pass_on(core, reports).await {
+                    tracing::debug!("the daemon takes no more reports of this run: {error}");
+                }
+            });
+        }
+        is_first
+    }
+
+    /// Where reports go, if anywhere.
+    fn reports(&self) -> Option<&mpsc::Sender<Question>> {
+        if self.is_core { self.link.as_ref() } else { self.reports.get().filter(|line| !line.is_closed()) }
+    }
+
+    /// Whether somebody takes reports.
+    pub(crate) fn has_reports(&self) -> bool {
+        self.reports().is_some()
+    }
+
     /// Tells the auditor something. What does not fit is dropped and counted: nothing waits for an auditor.
     pub(crate) fn report(&self, event: &AgentEvent) {
-        if !self.has_core() {
-            return;
-        }
+        let Some(line) = self.reports() else { return };
         match report_of(event) {
-            Some(report) => self.tell(report),
+            Some(report) => self.tell_over(line, report),
             None => drop(self.lost()),
         }
     }
@@ -210,7 +236,7 @@ impl CoreClient {
     /// The same of what must not be missing: waits until it is written, at most [`PATIENCE`] and until `cut`, so that it is the
     /// core's whatever becomes of the worker. Whether it is, or nobody is there to be told.
     pub(crate) async fn report_patiently(&self, event: &AgentEvent, cut: &CancellationToken) -> bool {
-        let Some(link) = self.link.as_ref().filter(|_| self.is_core) else { return true };
+        let Some(link) = self.reports() else { return true };
         let until = tokio::time::Instant::now() + PATIENCE;
         let (written, is_written) = oneshot::channel();
         let Some(what) = report_of(event) else { return self.lost() };
@@ -272,7 +298,12 @@ impl CoreClient {
     }
 
     fn tell(&self, what: ToCore) {
-        let Some(link) = &self.link else { return };
+        if let Some(link) = &self.link {
+            self.tell_over(link, what);
+        }
+    }
+
+    fn tell_over(&self, link: &mpsc::Sender<Question>, what: ToCore) {
         let is_report = matches!(what, ToCore::Report(_));
         let question = Question { what, descriptors: Vec::new(), answer: None, written: None };
         if link.try_send(question).is_err() && is_report {
@@ -357,17 +388,7 @@ async fn run(
     let say = async {
         while let Some(Question { mut what, descriptors, answer, written }) = questions.recv().await {
             lock().number(&mut what, answer);
-            let body = serde_json::to_vec(&what)?;
-            let frame = framed(&body).map_err(io::Error::other)?;
-            let sent = loop {
-                write.writable().await?;
-                let socket: &UnixStream = write.as_ref();
-                match socket.try_io(Interest::WRITABLE, || send(socket.as_fd(), &frame, &descriptors)) {
-                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                    sent => break sent?,
-                }
-            };
-            write.write_all(&frame[sent..]).await?;
+            write_out(&mut write, &what, &descriptors).await?;
             written.map(|written| written.send(()));
         }
         // Nobody can ask any more: the worker ends.
@@ -377,6 +398,37 @@ async fn run(
         heard = hear => heard,
         said = say => said,
     }
+}
+
+/// Writes reports to a line that says nothing; ends when it is closed.
+async fn pass_on(core: UnixStream, mut reports: mpsc::Receiver<Question>) -> io::Result<()> {
+    let (mut read, mut write) = core.into_split();
+    let say = async {
+        while let Some(Question { what, written, .. }) = reports.recv().await {
+            write_out(&mut write, &what, &[]).await?;
+            written.map(|written| written.send(()));
+        }
+        Ok(())
+    };
+    tokio::select! {
+        said = say => said,
+        // The core says nothing on it but that it is over.
+        heard = read.read_u8() => heard.and(Err(io::Error::other("it says something"))),
+    }
+}
+
+async fn write_out(write: &mut OwnedWriteHalf, what: &ToCore, descriptors: &[OwnedFd]) -> io::Result<()> {
+    let body = serde_json::to_vec(what)?;
+    let frame = framed(&body).map_err(io::Error::other)?;
+    let sent = loop {
+        write.writable().await?;
+        let socket: &UnixStream = write.as_ref();
+        match socket.try_io(Interest::WRITABLE, || send(socket.as_fd(), &frame, descriptors)) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            sent => break sent?,
+        }
+    };
+    write.write_all(frame.get(sent..).unwrap_or_default()).await
 }
 
 fn send(socket: BorrowedFd<'_>, frame: &[u8], descriptors: &[OwnedFd]) -> io::Result<usize> {

@@ -42,7 +42,7 @@ impl Record {
 
     fn take(&mut self, payload: Payload) {
         self.at += 1;
-        let report = AgentReport { agent: "a".into(), uid: 0, at: self.at, payload };
+        let report = AgentReport { agent: "a".into(), uid: 0, container: None, at: self.at, payload };
         let checked = report::check(report).expect("a report that no worker makes");
         self.writer.write(&[Incoming::Report(Box::new(checked))]).unwrap();
     }

@@ -44,6 +44,11 @@ impl Reporter {
         self.governed && self.host.has_core()
     }
 
+    /// Whether anybody hears what is reported.
+    pub(crate) fn is_heard(&self) -> bool {
+        self.host.has_reports()
+    }
+
     /// Somebody of whom nothing is known was refused something.
     pub(crate) fn refused(&self, what: &str, why: &str) {
         self.host.counts().refused_peers.fetch_add(1, Ordering::Relaxed);

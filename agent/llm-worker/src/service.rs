@@ -7,6 +7,7 @@ use super::{
     core_client::CoreClient,
     credentials::Credentials,
     http::{self, Accounting, Endpoint, Loopback},
+    report::Reporter,
     worker::Ready,
 };
 use ringfence_base::error::chain;
@@ -16,7 +17,10 @@ use std::{
     collections::VecDeque,
     io,
     net::TcpListener,
-    os::{fd::OwnedFd, unix::net::UnixListener},
+    os::{
+        fd::OwnedFd,
+        unix::net::{UnixListener, UnixStream},
+    },
     path::PathBuf,
     sync::{Arc, PoisonError},
 };
@@ -30,6 +34,8 @@ pub(crate) type EndpointSockets = (UnixListener, Option<TcpListener>);
 pub(crate) enum Order {
     /// Another configuration, with its credentials.
     Replace(Box<AgentConfig>, Credentials),
+    /// Report over this line of the core's.
+    ReportTo(UnixStream),
     /// Other sockets for the HTTP endpoint; none: there is none any more.
     Listen(Option<EndpointSockets>),
 }
@@ -74,6 +80,7 @@ impl OrderAssembler {
                 }
                 self.order(Order::Listen(unix.map(|unix| (unix, tcp)))).await;
             }
+            (ToWorker::ReportTo, None) => self.order(Order::ReportTo(next(descriptors)?.into())).await,
             // Also of a worker that ends and takes no orders any more.
             (ToWorker::Count, None) => drop(self.counts.send(()).await),
             _ => return Err(strange("what is said to a new worker only, or out of its turn")),
@@ -132,12 +139,20 @@ impl WorkerService {
     async fn carry_out(&mut self, order: Order) {
         let done = match order {
             Order::Replace(config, credentials) => self.replace(*config, credentials).await,
+            Order::ReportTo(line) => self.report_to(line),
             Order::Listen(sockets) => self.listen(sockets).await.map_err(|error| chain(&error)),
         };
         match done {
             Ok(()) => self.host.ready(),
             Err(why) => self.host.failed(why),
         }
+    }
+
+    /// What clients of the endpoint are asked and call goes to the core from now on.
+    fn report_to(&self, line: UnixStream) -> Result<(), String> {
+        line.set_nonblocking(true).map_err(|error| error.to_string())?;
+        let line = tokio::net::UnixStream::from_std(line).map_err(|error| error.to_string())?;
+        if self.host.report_to(line) { Ok(()) } else { Err("it reports elsewhere already".to_owned()) }
     }
 
     async fn replace(&mut self, config: AgentConfig, credentials: Credentials) -> Result<(), String> {
@@ -168,7 +183,10 @@ impl WorkerService {
         unix.set_nonblocking(true).map_err(http::Error::Io)?;
         let unix = tokio::net::UnixListener::from_std(unix).map_err(http::Error::Io)?;
         let (access, shared) = (self.access.clone(), self.shared.clone());
-        self.endpoint = Some(Endpoint::start((unix, loopback), access, shared, self.accounting.clone()));
+        let governed = access.as_ref().is_some_and(|access| access.governed);
+        let reporter = Reporter::new(self.host.clone(), Arc::default(), governed);
+        let who = (access, reporter);
+        self.endpoint = Some(Endpoint::start((unix, loopback), who, shared, self.accounting.clone()));
         Ok(())
     }
 }
@@ -179,7 +197,7 @@ mod tests {
     use crate::samples;
     use ringfence_policy::agents::registry::Mcp;
     use serde_json::value::RawValue;
-    use std::{io::Write, os::unix::net::UnixStream};
+    use std::io::Write;
 
     fn config() -> Box<RawValue> {
         let url = "https://example.org/".parse().unwrap();
@@ -237,6 +255,7 @@ mod tests {
             vec![replace(vec![CredentialOwner::Llm]), ToWorker::Count],
             vec![replace(vec![CredentialOwner::Llm]), replace(vec![CredentialOwner::Llm])],
             vec![ToWorker::Listen { http: true, loopback: false }],
+            vec![ToWorker::ReportTo],
         ] {
             let mut assembler = assembler();
             let mut last = Ok(());

@@ -123,7 +123,13 @@ fn confined(args: &Args) -> Result<u8, String> {
         }
         None => None,
     };
-    let started = launch::start(&request, Streams::Own).map_err(|error| chain(&error))?;
+    let report = |line| {
+        let failed = endpoint.as_ref().and_then(|endpoint| endpoint.report_to(line).err());
+        failed.inspect(|why| eprintln!("ringfence: nothing is reported of this run: {why}"));
+    };
+    let take_line = endpoint.is_some().then_some(&report as launch::TakeLine<'_>);
+    let started =
+        launch::start_reporting(&request, Streams::Own, take_line).map_err(|error| chain(&error))?;
     endpoint.as_ref().inspect(|endpoint| endpoint.watch());
     let status = started.wait().map_err(|error| chain(&error))?;
     if let Some(log) = endpoint.and_then(Endpoint::end).filter(|_| is_watched) {

@@ -95,7 +95,13 @@ mod tests {
     }
 
     fn said(agent: &str, payload: CheckedPayload) -> Incoming {
-        Incoming::Report(Box::new(CheckedReport { agent: agent.into(), uid: 0, at: now_micros(), payload }))
+        Incoming::Report(Box::new(CheckedReport {
+            agent: agent.into(),
+            uid: 0,
+            container: None,
+            at: now_micros(),
+            payload,
+        }))
     }
 
     /// One row in each table, with texts of so many bytes.
@@ -258,7 +264,9 @@ mod tests {
         undo += "DROP INDEX intent_tool_calls_by_order; DROP INDEX idx_sessions_uid; DROP INDEX session_bounds_by_time;
             DROP INDEX session_bounds_removing; ALTER TABLE session_bounds DROP COLUMN written;
             DROP INDEX rule_files_by_use; DROP TABLE calls_by_user; DROP INDEX tool_calls_flagged;
-            DROP INDEX sessions_by_time; DROP INDEX sessions_by_user; ALTER TABLE intents DROP COLUMN session;";
+            DROP INDEX sessions_by_time; DROP INDEX sessions_by_user; ALTER TABLE intents DROP COLUMN session;
+            DROP INDEX agent_calls_by_container; ALTER TABLE intents DROP COLUMN container;
+            ALTER TABLE agent_calls DROP COLUMN container; DROP TABLE run_lines;";
         writer.connection().execute_batch(&undo).expect("undoes");
         drop(writer);
         let writer = open(&file, 0).expect("opens").writer;

@@ -1,6 +1,6 @@
 //! Agents: what their owners asked for, the tool calls that came of it, the tags, the refusals.
 
-use super::{Error, Reader, Viewer, agent_bytes, connection::rows, intents, read, sql};
+use super::{Error, Reader, Viewer, agent_bytes, connection::rows, intents, read, run_lines, sql};
 use ringfence_events::{
     attribute::Span,
     present::Stored,
@@ -34,6 +34,8 @@ pub struct AgentIntent {
     pub id: Option<String>,
     /// The agent.
     pub agent: String,
+    /// The run's container; `None`: of an agent of the daemon's.
+    pub container: Option<String>,
     /// µs since 1970.
     pub at: i64,
     /// µs since 1970.
@@ -57,6 +59,8 @@ pub struct AgentCall {
     pub row: i64,
     /// The agent.
     pub agent: String,
+    /// The run's container; `None`: of an agent of the daemon's.
+    pub container: Option<String>,
     /// The provider's id, or what replaces it: no two of an agent's calls have the same.
     pub id: String,
     /// The worker's own name for it.
@@ -85,14 +89,28 @@ pub struct AgentCall {
     pub tagged: bool,
 }
 
+/// What is known of the calls of one run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RunCalls {
+    /// Those that were asked for.
+    pub calls: Vec<Span>,
+    /// Up to when it reported every call, ns since boot.
+    pub known_to: u64,
+}
+
 const CALL: &str =
     "a.row, a.agent, a.id, a.at, a.ended, a.began, a.done, a.tool, a.server, a.input, a.is_error, a.output,
-    EXISTS (SELECT 1 FROM call_tags t WHERE t.call = a.row), a.key, a.given, a.renamed FROM agent_calls a";
+    EXISTS (SELECT 1 FROM call_tags t WHERE t.call = a.row), a.key, a.given, a.renamed, a.container
+    FROM agent_calls a";
+
+/// Whether a row is of the agent ?2, or of a run under the profile of that name: of `PROFILE@UID`, which ends before `PROFILEA`.
+const NAMED: &str = "(agent = ?2 OR (agent > ?2 || '@' AND agent < ?2 || 'A'))";
 
 /// The question for an agent's calls with one value in a column.
 fn calls_by(column: &str) -> String {
     format!(
-        "SELECT {CALL} WHERE (?1 = 0 OR a.uid = ?1) AND a.agent = ?2 AND a.{column} IS ?3 ORDER BY a.row LIMIT ?4"
+        "SELECT {CALL} WHERE (?1 = 0 OR a.uid = ?1) AND a.agent = ?2 AND a.{column} IS ?3 AND a.container IS ?5
+         ORDER BY a.row LIMIT ?4"
     )
 }
 
@@ -116,6 +134,7 @@ fn call(row: &Row<'_>) -> rusqlite::Result<AgentCall> {
             (Some(given), Some(why)) => Some(Renamed { given, why }),
             _ => None,
         },
+        container: row.get(16)?,
     })
 }
 
@@ -129,10 +148,19 @@ fn word(via: Via) -> &'static str {
 
 /// Writes a report.
 pub(crate) fn store(step: &Transaction<'_>, report: &CheckedReport) -> rusqlite::Result<()> {
-    let CheckedReport { agent, uid, at, payload } = report;
+    let CheckedReport { agent, uid, container, at, payload } = report;
     let run =
         |text: &str, values: &[&dyn rusqlite::ToSql]| step.prepare_cached(text)?.execute(values).map(drop);
+    if let Some(container) = container {
+        // By whichever report comes first: one of them may have found no room.
+        run_lines::opened(step, (container, agent), *uid, *at)?;
+    }
     match payload {
+        CheckedPayload::LineOpened => Ok(()),
+        CheckedPayload::LineClosed { moment } => match container {
+            Some(container) => run_lines::closed(step, container, *moment, *at),
+            None => Ok(()),
+        },
         CheckedPayload::Tagged { tag, container } => run(
             "INSERT OR IGNORE INTO call_tags (tag, agent, uid, at, container) VALUES (?1, ?2, ?3, ?4, ?5)",
             params![tag.cast_signed(), agent, uid, at, container],
@@ -140,37 +168,40 @@ pub(crate) fn store(step: &Transaction<'_>, report: &CheckedReport) -> rusqlite:
         // What nobody can answer any more is not in flight: kept so, it would make every later event's call unsure.
         CheckedPayload::Event(AgentEvent::Began { moment }) => {
             run(
-                "UPDATE agent_calls SET ended = ?2, done = max(began, ?3) WHERE agent = ?1 AND ended IS NULL",
-                params![agent, at, moment.cast_signed()],
+                "UPDATE agent_calls SET ended = ?2, done = max(began, ?3) WHERE agent = ?1 AND container IS ?4 AND ended IS NULL",
+                params![agent, at, moment.cast_signed(), container],
             )?;
             run(
-                "UPDATE intents SET ended = ?2, error = 'the agent''s worker ended' WHERE agent = ?1 AND ended IS NULL",
-                params![agent, at],
+                "UPDATE intents SET ended = ?2, error = 'the agent''s worker ended'
+                 WHERE agent = ?1 AND container IS ?3 AND ended IS NULL",
+                params![agent, at, container],
             )
         }
         // Said again: a client tries again what had failed.
         CheckedPayload::Event(AgentEvent::Intent { id, uid: sender, text, via, session }) => run(
-            "INSERT INTO intents (agent, uid, id, at, sender, text, via, session) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
-             ON CONFLICT (agent, id) DO UPDATE SET ended = NULL, error = NULL",
-            params![agent, uid, id, at, sender, text, word(*via), session],
+            "INSERT INTO intents (agent, uid, id, at, sender, text, via, session, container) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)
+             ON CONFLICT (agent, id) DO UPDATE SET ended = NULL, error = NULL WHERE container IS excluded.container",
+            params![agent, uid, id, at, sender, text, word(*via), session, container],
         ),
         CheckedPayload::Event(AgentEvent::IntentEnded { id, error, moment }) => {
             run(
-                "UPDATE intents SET ended = ?3, error = ?4 WHERE agent = ?1 AND id = ?2 AND ended IS NULL",
-                params![agent, id, at, error],
+                "UPDATE intents SET ended = ?3, error = ?4 WHERE agent = ?1 AND id = ?2 AND container IS ?5 AND ended IS NULL",
+                params![agent, id, at, error, container],
             )?;
             run(
-                "UPDATE agent_calls SET ended = ?3, done = max(began, ?4) WHERE agent = ?1 AND intent = ?2 AND ended IS NULL",
-                params![agent, id, at, moment.cast_signed()],
+                "UPDATE agent_calls SET ended = ?3, done = max(began, ?4)
+                 WHERE agent = ?1 AND intent = ?2 AND container IS ?5 AND ended IS NULL",
+                params![agent, id, at, moment.cast_signed(), container],
             )
         }
         CheckedPayload::Event(AgentEvent::Call { key, id, renamed, intent, tool, server, input, moment }) => {
             let (shown, renamed) = unique(step, agent, (key, id), renamed.clone())?;
+            let began = moment.cast_signed();
             let (given, why) = renamed.map(|Renamed { given, why }| (given, why)).unzip();
             run(
-                "INSERT INTO agent_calls (agent, uid, id, intent, at, began, tool, server, input, key, given, renamed)
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12) ON CONFLICT (agent, key) DO NOTHING",
-                params![agent, uid, shown, intent, at, moment.cast_signed(), tool, server, input, key, given, why],
+                "INSERT INTO agent_calls (agent, uid, id, intent, at, began, tool, server, input, key, given, renamed, container)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13) ON CONFLICT (agent, key) DO NOTHING",
+                params![agent, uid, shown, intent, at, began, tool, server, input, key, given, why, container],
             )?;
             // By the provider's id: it is what an MCP client was told.
             let named = given.as_deref().unwrap_or(&shown);
@@ -178,8 +209,8 @@ pub(crate) fn store(step: &Transaction<'_>, report: &CheckedReport) -> rusqlite:
         }
         CheckedPayload::Event(AgentEvent::CallEnded { key, is_error, output, moment }) => run(
             "UPDATE agent_calls SET ended = ?3, is_error = ?4, output = ?5, done = max(began, ?6)
-             WHERE agent = ?1 AND key = ?2 AND ended IS NULL",
-            params![agent, key, at, is_error, output, moment.cast_signed()],
+             WHERE agent = ?1 AND key = ?2 AND container IS ?7 AND ended IS NULL",
+            params![agent, key, at, is_error, output, moment.cast_signed(), container],
         ),
         // Only a tag that the core gave to this very agent, and once.
         CheckedPayload::Event(AgentEvent::Tagged { key, tag }) => run(
@@ -229,6 +260,7 @@ fn bounded_by(step: &Transaction<'_>, oldest: i64, most: i64, ahead: i64) -> rus
         ("agent_calls", "row", "row"),
         ("refusals", "id", "id"),
         ("call_tags", "tag", "at"),
+        ("run_lines", "container", "at"),
     ] {
         step.execute(&format!("DELETE FROM {table} WHERE at < ?1"), [oldest])?;
         let count: i64 = step.query_row(&format!("SELECT count(*) FROM {table}"), [], |row| row.get(0))?;
@@ -268,8 +300,8 @@ impl Reader {
             Ok(found)
         };
         let is_agent =
-            rows("SELECT 1 FROM (SELECT uid, agent FROM intents UNION ALL SELECT uid, agent FROM agent_calls
-             UNION ALL SELECT uid, agent FROM refusals) WHERE agent = ?2 AND (?1 = 0 OR uid = ?1) LIMIT min(1, ?3)")?;
+            rows(&format!("SELECT 1 FROM (SELECT uid, agent FROM intents UNION ALL SELECT uid, agent FROM agent_calls
+             UNION ALL SELECT uid, agent FROM refusals) WHERE {NAMED} AND (?1 = 0 OR uid = ?1) LIMIT min(1, ?3)"))?;
         if !is_agent.is_empty() {
             return Ok(vec![TraceTarget::Agent(what.to_owned())]);
         }
@@ -308,12 +340,14 @@ impl Reader {
         // A call that no intent asked for stands alone.
         if let TraceTarget::Call(row) = target {
             let alone =
-                "SELECT agent, at, ended FROM agent_calls WHERE row = ?1 AND (intent IS NULL OR NOT EXISTS
-                 (SELECT 1 FROM intents i WHERE i.agent = agent_calls.agent AND i.id = agent_calls.intent))";
+                "SELECT agent, at, ended, container FROM agent_calls WHERE row = ?1 AND (intent IS NULL OR NOT EXISTS
+                 (SELECT 1 FROM intents i WHERE i.agent = agent_calls.agent AND i.id = agent_calls.intent
+                  AND i.container IS agent_calls.container))";
             let alone = self.connection().query_row(alone, [row], |row| {
                 Ok(AgentIntent {
                     id: None,
                     agent: row.get(0)?,
+                    container: row.get(3)?,
                     at: row.get(1)?,
                     ended: row.get(2)?,
                     sender: None,
@@ -329,15 +363,16 @@ impl Reader {
         }
         let (which, value): (_, Box<dyn rusqlite::ToSql>) = match target {
             TraceTarget::All => ("?2 = 0", Box::new(0)),
-            TraceTarget::Agent(name) => ("agent = ?2", Box::new(name.clone())),
+            TraceTarget::Agent(name) => (NAMED, Box::new(name.clone())),
             TraceTarget::Intent(row) => ("row = ?2", Box::new(*row)),
             TraceTarget::Call(row) => (
-                "row = (SELECT i.row FROM intents i JOIN agent_calls c ON c.agent = i.agent AND c.intent = i.id WHERE c.row = ?2)",
+                "row = (SELECT i.row FROM intents i JOIN agent_calls c ON c.agent = i.agent AND c.intent = i.id
+                 AND c.container IS i.container WHERE c.row = ?2)",
                 Box::new(*row),
             ),
         };
         let text = format!(
-            "SELECT id, agent, at, ended, sender, text, error, via = 'http', session FROM intents WHERE (?1 = 0 OR uid = ?1) AND {which}
+            "SELECT id, agent, at, ended, sender, text, error, via = 'http', session, container FROM intents WHERE (?1 = 0 OR uid = ?1) AND {which}
              ORDER BY row DESC LIMIT ?3"
         );
         let intents = rows(self.connection(), &text, params![viewer.0, value, limit], |row| {
@@ -351,6 +386,7 @@ impl Reader {
                 error: row.get(6)?,
                 via: if row.get(7)? { Via::Http } else { Via::Send },
                 session: row.get(8)?,
+                container: row.get(9)?,
             })
         });
         let mut all = intents.map_err(&fail)?;
@@ -374,7 +410,7 @@ impl Reader {
             Some(row) => ("row", row),
             None => ("intent", &intent.id),
         };
-        let values = params![viewer.0, intent.agent, value, most];
+        let values = params![viewer.0, intent.agent, value, most, intent.container];
         rows(self.connection(), &calls_by(which), values, call).map_err(sql("read tool calls"))
     }
 
@@ -397,17 +433,22 @@ impl Reader {
     /// # Errors
     /// [`Error::Sql`].
     pub fn events_beside(&self, viewer: Viewer, call: &AgentCall, most: u32) -> Result<Vec<Stored>, Error> {
+        // A run's calls are of its one container.
+        let (which, name) = match &call.container {
+            Some(container) => ("public = ?1", container),
+            None => ("profile = ?1 AND public NOT IN (SELECT container FROM run_lines)", &call.agent),
+        };
         let select = format!(
-            "SELECT {} WHERE e.container IN (SELECT id FROM containers WHERE profile = ?1 AND (?2 = 0 OR uid = ?2))
+            "SELECT {} WHERE e.container IN (SELECT id FROM containers WHERE {which} AND (?2 = 0 OR uid = ?2))
              AND e.moment BETWEEN ?3 AND ?4 AND e.call = 0 ORDER BY e.moment, e.id LIMIT ?5",
             read::COLUMNS
         );
         let done = call.done.and_then(|done| i64::try_from(done).ok()).unwrap_or(i64::MAX);
-        let values = params![call.agent, viewer.0, call.began.cast_signed(), done, most];
+        let values = params![name, viewer.0, call.began.cast_signed(), done, most];
         rows(self.connection(), &select, values, read::stored).map_err(sql("read a call's events"))
     }
 
-    /// An agent's local calls that were in flight at some time between two, and whether a process was tagged for each.
+    /// The local calls of an agent of the daemon's that were in flight at some time between two, and whether a process was tagged for each.
     ///
     /// # Errors
     /// [`Error::Sql`].
@@ -418,16 +459,52 @@ impl Reader {
         most: u32,
     ) -> Result<Vec<(Span, bool)>, Error> {
         let text = format!(
-            "SELECT {CALL} WHERE a.agent = ?1 AND a.server IS NULL AND a.began <= ?3 AND (a.done IS NULL OR a.done >= ?2)
-             LIMIT ?4"
+            "SELECT {CALL} WHERE a.agent = ?1 AND a.container IS NULL AND a.server IS NULL AND a.began <= ?3
+             AND (a.done IS NULL OR a.done >= ?2) LIMIT ?4"
         );
+        self.spans(&text, agent, (from, to), most)
+    }
+
+    /// The same of the run in a container. `None`: no run reports of it.
+    ///
+    /// # Errors
+    /// [`Error::Sql`].
+    pub fn run_calls_in_flight(
+        &self,
+        container: &str,
+        (from, to): (u64, u64),
+        most: u32,
+    ) -> Result<Option<RunCalls>, Error> {
+        let until = "SELECT until FROM run_lines WHERE container = ?1";
+        let until: Option<Option<i64>> = self
+            .connection()
+            .query_row(until, [container], |row| row.get(0))
+            .optional()
+            .map_err(sql("read which runs report"))?;
+        let Some(until) = until else { return Ok(None) };
+        let text = format!(
+            "SELECT {CALL} WHERE a.container = ?1 AND a.server IS NULL AND a.began <= ?3
+             AND (a.done IS NULL OR a.done >= ?2) LIMIT ?4"
+        );
+        let calls = self.spans(&text, container, (from, to), most)?;
+        let calls = calls.into_iter().map(|(span, _)| span).collect();
+        Ok(Some(RunCalls { calls, known_to: until.map_or(u64::MAX, i64::cast_unsigned) }))
+    }
+
+    fn spans(
+        &self,
+        text: &str,
+        of: &str,
+        (from, to): (u64, u64),
+        most: u32,
+    ) -> Result<Vec<(Span, bool)>, Error> {
         let number = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
         let span = |row: &Row<'_>| {
             let call = call(row)?;
             Ok((Span { call: call.id, began: call.began, ended: call.done }, call.tagged))
         };
-        let values = params![agent, number(from), number(to), most];
-        rows(self.connection(), &text, values, span).map_err(sql("read which calls were in flight"))
+        let values = params![of, number(from), number(to), most];
+        rows(self.connection(), text, values, span).map_err(sql("read which calls were in flight"))
     }
 
     /// Refusals on agents' sockets, the newest, oldest first: agent, time, what.
@@ -442,7 +519,7 @@ impl Reader {
     ) -> Result<Vec<(String, i64, Refusal)>, Error> {
         let (which, value): (_, Box<dyn rusqlite::ToSql>) = match target {
             TraceTarget::All => ("?2 = 0", Box::new(0)),
-            TraceTarget::Agent(name) => ("agent = ?2", Box::new(name.clone())),
+            TraceTarget::Agent(name) => (NAMED, Box::new(name.clone())),
             TraceTarget::Intent(row) => (
                 "EXISTS (SELECT 1 FROM intents i WHERE i.row = ?2 AND i.agent = refusals.agent
                  AND refusals.at BETWEEN i.at AND coalesce(i.ended, refusals.at))",

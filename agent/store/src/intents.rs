@@ -27,7 +27,7 @@ const EARLIER: &str = "
 /// An agent's calls that were given an id, the newest first. The plus keeps SQLite from looking at all calls in that order.
 const ASKED: &str = "
     SELECT i.agent, i.id, i.text, i.via = 'http', a.ended IS NULL
-    FROM agent_calls a JOIN intents i ON i.agent = a.agent AND i.id = a.intent
+    FROM agent_calls a JOIN intents i ON i.agent = a.agent AND i.id = a.intent AND i.container IS a.container
     WHERE (a.id = ?1 OR a.given = ?1) AND a.uid = ?2 AND i.uid = ?2 ORDER BY +a.row DESC LIMIT 100";
 /// Calls of a user that were given an id that a worker names only now.
 const LATER: &str = "

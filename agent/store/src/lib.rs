@@ -38,6 +38,7 @@ mod policy_rules;
 mod read;
 mod retention;
 mod rule_files;
+mod run_lines;
 mod schema;
 mod session_readers;
 mod session_removal;
@@ -50,7 +51,7 @@ mod tests;
 mod turn;
 mod write;
 
-pub use agents::{AgentCall, AgentIntent, TraceTarget};
+pub use agents::{AgentCall, AgentIntent, RunCalls, TraceTarget};
 pub use condition_columns::mcp_schema_sql;
 pub use error::Error;
 pub use filter::CallFilter;

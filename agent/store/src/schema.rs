@@ -317,4 +317,20 @@ pub(crate) const MIGRATIONS: &[&str] = &[
     ",
     // 20: which session a client of an agent's HTTP endpoint says that it is in. It is short: a row's 512 bytes have room for it.
     "ALTER TABLE intents ADD COLUMN session TEXT;",
+    // 21: what runs say of their own containers. Its 12 hex digits have room in a row's fixed bytes.
+    "
+    ALTER TABLE intents ADD COLUMN container TEXT;      -- the run's, by the core's word; NULL: of an agent of the daemon's
+    ALTER TABLE agent_calls ADD COLUMN container TEXT;
+    CREATE INDEX agent_calls_by_container ON agent_calls (container, began) WHERE container IS NOT NULL;
+
+    CREATE TABLE run_lines (            -- containers whose runs report: calls of nobody else are theirs
+        container TEXT PRIMARY KEY,
+        agent     TEXT NOT NULL,
+        uid       INTEGER NOT NULL,
+        at        INTEGER NOT NULL,     -- microseconds since 1970
+        until     INTEGER               -- ns since boot: later calls may be missing; NULL: it reports
+    ) STRICT;
+    CREATE INDEX run_lines_by_age ON run_lines (agent, at);
+    CREATE INDEX run_lines_open ON run_lines (container) WHERE until IS NULL;
+    ",
 ];

@@ -1,6 +1,6 @@
 //! Writing: a batch of events, and everything else that came with it, in one transaction.
 
-use super::{Error, Retention, agents, connection::begin, event_retention, sql, turn};
+use super::{Error, Retention, agents, connection::begin, event_retention, run_lines, sql, turn};
 use ringfence_base::clock;
 use ringfence_common::event::{rule, verdict};
 use ringfence_events::{
@@ -113,6 +113,10 @@ impl Writer {
             .query_row("SELECT sequence FROM core_sessions WHERE session = ?1", [session], |row| row.get(0))
             .optional()
             .map_err(sql("read the core's session"))?;
+        if stored.is_none() {
+            // Of the cores before this one. Nothing of this one's is stored yet.
+            run_lines::broken(&mut self.connection)?;
+        }
         Ok(stored.map_or(0, i64::cast_unsigned))
     }
 

@@ -2,7 +2,8 @@
 
 use crate::{
     mock::{Answer, Mock, anthropic_events, calls, chunk, openai, says, tool_block},
-    role::{Core, call_with, tag},
+    played_core::Core,
+    role::{call_with, tag},
     support::{Client, eventually, send, tool_result, turn, user},
 };
 use ringfence_wire::trace::AgentEvent;

@@ -3,7 +3,7 @@
 use crate::{
     http::request,
     mock::{Answer, Gate, Mock, anthropic_events, chunk, function_item, openai, response_events, tool_block},
-    role::Core,
+    played_core::Core,
     support::{PATIENCE, eventually},
 };
 use ringfence_wire::trace::AgentEvent;

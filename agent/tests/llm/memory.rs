@@ -2,7 +2,7 @@
 
 use crate::{
     mock::{Answer, Gate, Mock, anthropic_events, chunk, openai, text_block},
-    role::{Core, SECRET},
+    played_core::{Core, SECRET},
     support::{eventually, turn, user},
 };
 use serde_json::json;

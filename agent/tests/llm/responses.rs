@@ -3,7 +3,7 @@
 use crate::{
     http::{connect, home, post, read, request},
     mock::{Answer, Gate, Mock, function_item, message_item, response, response_events},
-    role::Core,
+    played_core::Core,
     support::{Home, PATIENCE, away_from_midnight, eventually},
 };
 use ringfence_wire::trace::AgentEvent;

@@ -6,7 +6,9 @@
 //! [`ToWorker::Answer`] with the question's number. The end of the stream is the end of the supervisor, and the worker's.
 //!
 //! A user's service has no part in the kernel: its workers ask it nothing and report nothing. It changes what a worker that
-//! runs works with ([`ToWorker::Replace`], [`ToWorker::Listen`]), where the core starts another worker.
+//! runs works with ([`ToWorker::Replace`], [`ToWorker::Listen`]), where the core starts another worker. `ringfence run` is such
+//! a service for one worker, and where the core took the run's container in, it hands the worker a line on which the core takes
+//! reports about that container ([`ToWorker::ReportTo`]), and nothing else.
 //!
 //! The worker reads what agents and providers say, and may be subverted: the core parses nothing of theirs. What is for
 //! the auditor ([`ToCore::Report`]) passes through the core as raw JSON.
@@ -43,6 +45,9 @@ pub enum ToWorker {
         /// And loopback's.
         loopback: bool,
     },
+    /// Report over the socket beside this what the HTTP endpoint's clients are asked and call: its other end is the core's. Of
+    /// `ringfence run`, at most once; answered by [`ToCore::Ready`].
+    ReportTo,
     /// Say what you are doing. Of a user's service; answered by one [`ToCore::Status`].
     Count,
     /// The answer to a question.
@@ -234,7 +239,8 @@ mod tests {
         let event = r#"{ "said":"of a later version", "more":[1, 2] }"#;
         let sent = format!(r#"{{"report":{event}}}"#);
         let ToCore::Report(json) = serde_json::from_str(&sent).unwrap() else { panic!("not a report") };
-        let report = AgentReport { agent: "a".into(), uid: 0, at: 1, payload: Payload::Event(json) };
+        let report =
+            AgentReport { agent: "a".into(), uid: 0, container: None, at: 1, payload: Payload::Event(json) };
         let passed_on = serde_json::to_string(&report).unwrap();
         assert_eq!(passed_on, format!(r#"{{"agent":"a","uid":0,"at":1,"what":{{"said":{event}}}}}"#));
         for broken in ["", "{", r#"{"said":}"#] {

@@ -117,15 +117,24 @@ pub struct PeerFacts {
 /// Something about an agent, with whose it is, by the core's word.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct AgentReport {
-    /// The agent's name.
+    /// The agent's name; of a run, [`run_agent`]'s.
     pub agent: String,
     /// Who may see it, beside root.
     pub uid: u32,
+    /// The public id of the one container that it is about: the run's. `None`: an agent of the daemon's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub container: Option<String>,
     /// When: microseconds since 1970, UTC.
     pub at: i64,
     /// What it is about.
     #[serde(rename = "what")]
     pub payload: Payload,
+}
+
+/// What the runs of one user under one profile are called in the record. No agent of the daemon's has such a name, and no other
+/// user's runs: what a user says of its runs meets nobody else's rows, and takes nobody else's room.
+pub fn run_agent(profile: &str, uid: u32) -> String {
+    format!("{profile}@{uid}")
 }
 
 /// See [`AgentReport`].
@@ -138,6 +147,13 @@ pub enum Payload {
         tag: u64,
         /// The public id of the container.
         container: String,
+    },
+    /// A run reports from now on.
+    LineOpened,
+    /// A run reports no more: its worker is gone, or was cut off.
+    LineClosed {
+        /// When, ns since boot.
+        moment: u64,
     },
     /// From its worker: an [`AgentEvent`](crate::trace::AgentEvent), parsed by the auditor alone.
     #[serde(rename = "said")]

@@ -68,6 +68,11 @@ impl Conn {
         Self { max: max.min(MAX_FRAME), ..self }
     }
 
+    /// The socket alone, without what it may still have been told in messages.
+    pub fn into_stream(self) -> UnixStream {
+        self.stream
+    }
+
     /// The socket itself, for poll and peer credentials.
     pub fn stream(&self) -> &UnixStream {
         &self.stream

@@ -124,11 +124,12 @@ pub struct Detached {
 /// the caller's and comes behind the pidfd. An address and a colon follow, and then the profile, which has to have a `[kit]`.
 pub const ENDPOINT: &str = "endpoint:";
 
-/// A request on the enrolment socket. The child's pidfd travels beside the message (SCM_RIGHTS).
+/// A request on the enrolment socket.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "snake_case", deny_unknown_fields)]
 pub enum EnrollRequest {
-    /// Govern the child behind the pidfd from its next exec on. Answer: [`Enrolled`].
+    /// Govern the child behind the pidfd, which travels beside the message (SCM_RIGHTS), from its next exec on. Answer:
+    /// [`Enrolled`].
     Enroll {
         /// Profile name (root-owned files only) or, for root, an absolute path.
         profile: String,
@@ -139,7 +140,15 @@ pub enum EnrollRequest {
         #[serde(default)]
         audit: bool,
     },
+    /// After [`EnrollRequest::Enroll`], on the same connection: what the container's agent is asked and calls will be told here.
+    /// It names no container: it is the one that this connection enrolled. Answer: [`Reporting`]. From then on nothing comes
+    /// but [`crate::agent::ToCore::Report`], which has no answer. A daemon of before this request ends the connection instead.
+    Report,
 }
+
+/// The answer to [`EnrollRequest::Report`]: go on.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reporting {}
 
 /// The answer to an enrolment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

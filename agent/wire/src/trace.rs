@@ -155,8 +155,11 @@ pub struct Trace {
 pub struct TracedIntent {
     /// Its id; `None`: calls that no message asked for.
     pub intent: Option<String>,
-    /// The agent.
+    /// The agent; of a run, `PROFILE@UID` ([`crate::audit::run_agent`]).
     pub agent: String,
+    /// The run's container: all of this is the word of the run's user about it. `None`: an agent of the daemon's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub container: Option<String>,
     /// When it was delivered: RFC 3339, UTC.
     pub ts: String,
     /// When the agent was done with it.

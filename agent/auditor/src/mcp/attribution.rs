@@ -6,7 +6,7 @@ use ringfence_events::{
     attribute::{Attribution, Moment, Span, attribute, from},
     present::{self, Stored},
 };
-use ringfence_store::{Error, Inside, MOST_SPANS, Reader, SessionReader, Viewer};
+use ringfence_store::{Error, Inside, MOST_SPANS, Reader, RunCalls, SessionReader, Viewer};
 use ringfence_wire::event::Event;
 use std::collections::HashMap;
 
@@ -57,7 +57,7 @@ impl<'a> Attributor<'a> {
         for (container, times) in spread(page, |stored| &stored.container) {
             known.insert(container, calls_of(reader, self.sessions, container, times)?);
         }
-        let of_agents = in_flight(agents, page)?;
+        let (of_agents, of_runs) = (in_flight(agents, page)?, reported(agents, page)?);
         let attributed = page.iter().map(|stored| {
             let mut event = present::event(stored);
             let record = &stored.record;
@@ -68,6 +68,10 @@ impl<'a> Attributor<'a> {
             if let Some(Some(KnownCalls { calls, to })) = known.get(stored.container.as_str()) {
                 let moment = Moment { at: record.time, born: record.start, single };
                 present::attribute(&mut event, attribute(moment, calls, *to));
+            } else if let Some(RunCalls { calls, known_to }) = of_runs.get(stored.container.as_str()) {
+                // Whatever agent of the daemon's has the same profile.
+                let moment = Moment { at: record.time, born: record.start, single };
+                present::attribute(&mut event, attribute(moment, calls, *known_to));
             } else if let Some(calls) = of_agents.get(stored.profile.as_str()) {
                 present::attribute(&mut event, attribute_in_flight(record.time, record.start, single, calls));
             }
@@ -115,6 +119,28 @@ fn in_flight<'a>(reader: &Reader, page: &'a [Stored]) -> Result<HashMap<&'a str,
         if !calls.is_empty() {
             known.insert(agent, calls);
         }
+    }
+    Ok(known)
+}
+
+/// The calls of runs that were in flight at the times of untagged events in their own containers, and up to when each run
+/// reported all of its calls.
+fn reported<'a>(reader: &Reader, page: &'a [Stored]) -> Result<HashMap<&'a str, RunCalls>, Error> {
+    let mut known = HashMap::new();
+    for (container, (first, last)) in spread(page, |stored| &stored.container) {
+        let Some(mut found) = reader.run_calls_in_flight(container, (first, last), MOST_SPANS)? else {
+            continue;
+        };
+        if let Some(since) = from(&found.calls).filter(|since| *since < first)
+            && let Some(earlier) = reader.run_calls_in_flight(container, (since, last), MOST_SPANS)?
+        {
+            found = earlier;
+        }
+        if found.calls.len() >= MOST_SPANS as usize {
+            // There may be more than are looked at.
+            found.known_to = 0;
+        }
+        known.insert(container, found);
     }
     Ok(known)
 }

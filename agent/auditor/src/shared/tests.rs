@@ -34,7 +34,7 @@ fn what_cannot_be_read_is_counted_by_its_kind() {
     shared.report_refused("b");
     shared.undecodable(DecodeError::Length);
     let payload = CheckedPayload::Tagged { tag: 1, container: "c".into() };
-    let report = CheckedReport { agent: "a".into(), uid: 5, at: 1, payload };
+    let report = CheckedReport { agent: "a".into(), uid: 5, container: None, at: 1, payload };
     shared.drop_incoming(Incoming::Report(Box::new(report)));
     let health = shared.health();
     let counted: Vec<(&str, u64)> = health.undecodable.iter().map(|(kind, n)| (*kind, *n)).collect();

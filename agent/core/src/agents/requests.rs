@@ -120,7 +120,8 @@ impl<E: Enforcer> WorkerRequests<'_, E> {
 
     fn report(&self, payload: Payload) {
         let agent = self.plan.config.name.clone();
-        let report = AgentReport { agent, uid: self.plan.owner(), at: now_micros(), payload };
+        let report =
+            AgentReport { agent, uid: self.plan.owner(), container: None, at: now_micros(), payload };
         if !self.server.report(&report) {
             tracing::debug!(
                 "agent {}: a report is lost: it is too long, or the auditor takes too few",

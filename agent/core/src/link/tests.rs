@@ -232,7 +232,7 @@ fn a_report_is_sent_again_until_it_is_stored() {
     let fixture = Fixture::start();
     let mut auditor = fixture.auditor(0);
     let payload = Payload::Tagged { tag: 7, container: "0123456789ab".into() };
-    let reported = AgentReport { agent: "coder".into(), uid: 0, at: 1, payload };
+    let reported = AgentReport { agent: "coder".into(), uid: 0, container: None, at: 1, payload };
     assert!(fixture.handle.report(&reported));
     let expected = vec![serde_json::to_vec(&reported).unwrap()];
     let Received::Reports(1, reports) = auditor.receive() else { panic!("not the report") };

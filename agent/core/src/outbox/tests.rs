@@ -27,7 +27,7 @@ fn reports_take_no_room_from_records() {
     use ringfence_wire::audit::{AgentReport, Payload};
     let (mut outbox, mut reports) = (Outbox::default(), ReportQueue::default());
     let payload = Payload::Event(serde_json::value::to_raw_value(&"x".repeat(10_000)).unwrap());
-    let report = AgentReport { agent: "a".into(), uid: 0, at: 0, payload };
+    let report = AgentReport { agent: "a".into(), uid: 0, container: None, at: 0, payload };
     for _ in 0..10 {
         while reports.add(&report) {}
         while outbox.batch_reports(&mut reports).is_some() {}

@@ -11,16 +11,16 @@ use std::{os::unix::net::UnixListener, path::Path};
 
 type Fake = crate::state::tests::FakeKernel;
 
-struct Fixture {
+pub(crate) struct Fixture {
     _dir: tempfile::TempDir,
-    kernel: Fake,
-    socket: PathBuf,
-    server: Arc<Server<Fake>>,
+    pub(crate) kernel: Fake,
+    pub(crate) socket: PathBuf,
+    pub(crate) server: Arc<Server<Fake>>,
 }
 
 impl Fixture {
     /// A server that answers on one socket, for as long as the test runs.
-    fn start(kind: SocketKind) -> Self {
+    pub(crate) fn start(kind: SocketKind) -> Self {
         let StateFixture { dir, kernel, state } = StateFixture::new();
         let coverage = Coverage {
             attached: vec!["file_open"],
@@ -59,7 +59,7 @@ impl Fixture {
     }
 }
 
-fn root() -> bool {
+pub(crate) fn root() -> bool {
     rustix::process::geteuid().is_root()
 }
 

@@ -46,7 +46,7 @@ impl ActiveCall {
     /// their ends before: it may run them at once, and nobody knows when the answer ends, or whether it does here. A worker that
     /// is to stop does not wait for that: it has little time, and the line on disk is still to come.
     pub(super) async fn report(&mut self, calls: impl IntoIterator<Item = (usize, ToolCall)>) {
-        let (Some(intents), Some(part)) = (&self.state.intents, &mut self.part) else { return };
+        let (Some(intents), Some(part)) = (self.state.intents(), &mut self.part) else { return };
         for (place, mut call) in calls {
             if !self.reported.insert(place) {
                 continue;
@@ -70,7 +70,7 @@ impl ActiveCall {
         self.state.meter.lock().used(&usage, Timestamp::now());
         drop(self.reserved.take());
         self.report(outcome.tool_calls.iter().cloned().enumerate()).await;
-        if let (Some(intents), Some(part)) = (&self.state.intents, self.part.take()) {
+        if let (Some(intents), Some(part)) = (self.state.intents(), self.part.take()) {
             let failed = (status >= 400).then(|| format!("the provider answered with status {status}"));
             let error = outcome.error.as_deref().or(failed.as_deref());
             intents.answered(part, error, &redactor);

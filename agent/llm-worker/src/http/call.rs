@@ -56,7 +56,7 @@ pub(super) async fn answer(state: &Arc<State>, gate: Option<&Gate>, request: Req
     if let Some(gate) = gate
         && let Err((status, why)) = gate.check(request.headers())
     {
-        state.intents.as_ref().inspect(|intents| intents.refused(why));
+        state.intents().inspect(|intents| intents.refused(why));
         return refuse_unread(&shared, status, why, request).await;
     }
     let standing = request.extensions().get::<Arc<Standing>>();
@@ -140,7 +140,7 @@ pub(super) async fn answer(state: &Arc<State>, gate: Option<&Gate>, request: Req
             return refuse_for(&shared, 429, &error.message, after);
         }
     };
-    let part = match &state.intents {
+    let part = match state.intents() {
         Some(intents) if route.is_turn() => {
             Some(intents.begin(wire, (&rewritten.messages, session.as_ref()), &shared.redactor))
         }

@@ -83,6 +83,11 @@ impl IntentTracker {
         Self { reporter, tracked_intents: Mutex::default(), hasher: RandomState::new() }
     }
 
+    /// Whether anybody hears of them.
+    pub(super) fn is_heard(&self) -> bool {
+        self.reporter.is_heard()
+    }
+
     /// A request on loopback was refused before anything of it was read.
     pub(super) fn refused(&self, why: &str) {
         self.reporter.refused("http", why);

@@ -114,12 +114,19 @@ struct State {
     log: PathBuf,
     budget: ByteBudget,
     renewal: Arc<KeyRenewal>,
-    /// Tells the trace, where there is one.
-    intents: Option<IntentTracker>,
+    /// Tells the trace, see [`State::intents`].
+    tracker: IntentTracker,
     /// Ends with the agent.
     stop: CancellationToken,
     /// Ends the calls that are still under way.
     cut: CancellationToken,
+}
+
+impl State {
+    /// Tells the trace, where there is one: under the core, and in a run whose container the core took in.
+    fn intents(&self) -> Option<&IntentTracker> {
+        Some(&self.tracker).filter(|tracker| tracker.is_heard())
+    }
 }
 
 /// What calls are counted by, and where they are written down. Of one agent, whatever endpoints it has one after another.
@@ -157,19 +164,16 @@ pub(crate) struct Endpoint {
 
 impl Endpoint {
     /// Serves sockets that the supervisor bound. On the unix socket the core is asked who calls, where there is one (`access`),
-    /// else its mode says; on loopback a token says so.
+    /// else its mode says; on loopback a token says so. `reporter` tells the trace.
     pub(crate) fn start(
         (unix, loopback): (UnixListener, Option<Loopback>),
-        access: Option<Arc<Access>>,
+        (access, reporter): (Option<Arc<Access>>, Reporter),
         shared: Shared,
         accounting: Accounting,
     ) -> Self {
         let Accounting { meter, status, log, budget, renewal, cut } = accounting;
         let (shared, current) = watch::channel(shared);
         let stop = CancellationToken::new();
-        let intents = access.as_ref().map(|access| {
-            IntentTracker::new(Reporter::new(access.host.clone(), Arc::default(), access.governed))
-        });
         // Its own calls end with it; those of another endpoint do not.
         let (stopping, cut) = (stop.clone(), cut.child_token());
         let last = CallShutdown { cut: cut.clone(), calls: budget.calls.clone() };
@@ -180,13 +184,11 @@ impl Endpoint {
             log,
             budget,
             renewal,
-            intents,
+            tracker: IntentTracker::new(reporter),
             stop: stopping,
             cut,
         });
-        if state.intents.is_some() {
-            tokio::spawn(give_up_silent(Arc::clone(&state)));
-        }
+        tokio::spawn(give_up_silent(Arc::clone(&state)));
         let (freed, closed) = oneshot::channel();
         let task = tokio::spawn(async move {
             let judge = |stream, standing| judged(stream, standing, Arc::clone(&state), access.clone());
@@ -260,7 +262,7 @@ async fn give_up_silent(state: Arc<State>) {
             _ = looks.tick() => {}
         }
         let shared = state.shared.borrow().clone();
-        if let Some(intents) = &state.intents {
+        if let Some(intents) = state.intents() {
             intents.give_up_silent(shared.config.llm.runtime_timeout, &shared.redactor);
         }
     }

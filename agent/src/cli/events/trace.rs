@@ -20,11 +20,12 @@ const LINE: usize = 100;
 ///
 /// Behind each event is how certain its tool call is: `exact` (the kernel had tagged the process tree for the call), `sole` (no
 /// other call was running during the life of the process) or `ambiguous` (one of several calls, none, or one that another call
-/// interfered with). Agents of `ringfence agent start` do not appear: only the daemon sees both calls and events.
+/// interfered with). What `ringfence run` reports of an agent with a kit is its user's word about that run's container, under
+/// PROFILE@UID. Agents of `ringfence agent start` do not appear: only the daemon sees both calls and events.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   ringfence events trace                   # the newest intents of all agents
-  ringfence events trace coder --limit 3   # those of one agent
+  ringfence events trace coder --limit 3   # those of one agent, and of runs under its profile
   ringfence events trace 4f1d              # one intent, by the beginning of its id
   ringfence events trace toolu_01A2        # one tool call, by the provider's id or its key
   ringfence events trace --json | jq '.intents[].calls[].events[] | select(.verdict == \"denied\")'")]
@@ -92,7 +93,9 @@ fn intent(out: &mut impl Write, intent: &TracedIntent) -> io::Result<()> {
         (None, Some(_)) => "done",
         (None, None) => "under way",
     };
-    writeln!(out, "{id}  agent {}  {}{by}{session}  {state}", printable(&intent.agent), intent.ts)?;
+    let inside =
+        intent.container.as_deref().map(|id| format!(" in container {}", printable(id))).unwrap_or_default();
+    writeln!(out, "{id}  agent {}{inside}  {}{by}{session}  {state}", printable(&intent.agent), intent.ts)?;
     if !intent.text.is_empty() {
         writeln!(out, "  \"{}\"", short(&intent.text))?;
     }
@@ -185,6 +188,7 @@ mod tests {
             intents: vec![TracedIntent {
                 intent: Some("0123456789ab".into()),
                 agent: "coder".into(),
+                container: None,
                 ts: "2026-11-20T12:00:00.000000Z".into(),
                 ended: None,
                 uid: Some(0),

@@ -22,8 +22,19 @@ impl Rig {
     }
 
     fn say_of(&mut self, agent: &str, payload: CheckedPayload) {
+        self.say_in(agent, None, payload);
+    }
+
+    /// A run says something, of its container.
+    fn run_says(&mut self, container: &str, payload: CheckedPayload) {
+        self.say_in("a@7", Some(container), payload);
+    }
+
+    fn say_in(&mut self, agent: &str, container: Option<&str>, payload: CheckedPayload) {
         self.at += 1;
-        let reported = CheckedReport { agent: agent.into(), uid: 0, at: self.at, payload };
+        let (agent, container) = (agent.to_owned(), container.map(str::to_owned));
+        let uid = if container.is_some() { 7 } else { 0 };
+        let reported = CheckedReport { agent, uid, container, at: self.at, payload };
         self.writer.write(&[Incoming::Report(Box::new(reported))]).expect("writes");
     }
 
@@ -160,7 +171,7 @@ fn calls_of_one_id_are_two_and_what_is_said_of_one_is_not_said_of_the_other() {
     for (tag, key) in [(1, "k2"), (2, "k1")] {
         rig.at += 1;
         let payload = CheckedPayload::Tagged { tag, container: "c".into() };
-        let reported = CheckedReport { agent: "a".into(), uid: 0, at: rig.at, payload };
+        let reported = CheckedReport { agent: "a".into(), uid: 0, container: None, at: rig.at, payload };
         rig.writer.write(&[Incoming::Report(Box::new(reported))]).expect("writes");
         rig.say(AgentEvent::Tagged { key: key.into(), tag });
     }
@@ -286,4 +297,125 @@ fn the_calls_of_an_intent_are_found_without_a_look_at_all_of_its_agent() {
         assert!(plan.iter().any(|step| step.contains(wanted)), "{column}: {plan:?}");
         assert!(!plan.iter().any(|step| step.contains("TEMP B-TREE")), "{column} sorts nothing: {plan:?}");
     }
+}
+
+fn run_intent(id: &str) -> CheckedPayload {
+    CheckedPayload::Event(AgentEvent::Intent {
+        id: id.into(),
+        uid: None,
+        text: "t".into(),
+        via: Via::Http,
+        session: None,
+    })
+}
+
+fn run_call(key: &str, intent: &str, moment: u64) -> CheckedPayload {
+    CheckedPayload::Event(AgentEvent::Call {
+        key: key.into(),
+        id: format!("id of {key}"),
+        renamed: None,
+        intent: Some(intent.into()),
+        tool: "Bash".into(),
+        server: None,
+        input: "{}".into(),
+        moment,
+    })
+}
+
+impl Rig {
+    /// The calls of the run in a container that were in flight at a moment, and up to when it reported all.
+    fn of_run(&self, container: &str, at: u64) -> Option<(Vec<String>, u64)> {
+        let reader = Reader::open(&self.dir.path().join(FILE)).expect("opens");
+        let found = reader.run_calls_in_flight(container, (at, at), 100).expect("reads")?;
+        Some((found.calls.into_iter().map(|span| span.call).collect(), found.known_to))
+    }
+}
+
+#[test]
+fn a_run_speaks_of_its_own_container_alone() {
+    let mut rig = Rig::new();
+    for (container, intent, key) in [("c1", "i1", "k1"), ("c2", "i2", "k2")] {
+        rig.run_says(container, CheckedPayload::LineOpened);
+        rig.run_says(container, run_intent(intent));
+        rig.run_says(container, run_call(key, intent, 10));
+    }
+    // And one of the daemon's of the same profile.
+    rig.asks("i", Via::Http);
+    rig.call("own", Some("i"), 10);
+    assert_eq!(rig.of_run("c1", 15), Some((vec!["id of k1".to_owned()], u64::MAX)));
+    assert_eq!(rig.of_run("c2", 15), Some((vec!["id of k2".to_owned()], u64::MAX)));
+    assert_eq!((rig.of_run("c3", 15), rig.in_flight(15)), (None, vec!["own".to_owned()]));
+    // The first run speaks of what is not its own.
+    for of in ["k2", "key of own"] {
+        let (key, output) = (of.to_owned(), "forged".to_owned());
+        let ended = AgentEvent::CallEnded { key, is_error: true, output, moment: 11 };
+        rig.run_says("c1", CheckedPayload::Event(ended));
+    }
+    for of in ["i2", "i"] {
+        let ended = AgentEvent::IntentEnded { id: of.into(), error: Some("forged".into()), moment: 11 };
+        rig.run_says("c1", CheckedPayload::Event(ended));
+    }
+    rig.run_says("c1", run_call("k2", "i2", 1));
+    assert_eq!(rig.of_run("c2", 15), Some((vec!["id of k2".to_owned()], u64::MAX)));
+    assert_eq!(rig.in_flight(15), ["own"]);
+    assert!(rig.intents().iter().all(|(_, over, error)| !over && error.is_none()), "{:?}", rig.intents());
+    // The control.
+    let (key, output) = ("k1".to_owned(), "x".to_owned());
+    rig.run_says(
+        "c1",
+        CheckedPayload::Event(AgentEvent::CallEnded { key, is_error: false, output, moment: 12 }),
+    );
+    rig.run_says(
+        "c1",
+        CheckedPayload::Event(AgentEvent::IntentEnded { id: "i1".into(), error: None, moment: 12 }),
+    );
+    assert_eq!(rig.of_run("c1", 15), Some((Vec::new(), u64::MAX)));
+    rig.run_says("c1", CheckedPayload::Event(AgentEvent::Began { moment: 13 }));
+    assert_eq!(rig.intents().iter().filter(|(_, over, _)| *over).count(), 1);
+}
+
+#[test]
+fn a_run_s_user_and_root_see_what_it_says() {
+    let mut rig = Rig::new();
+    rig.run_says("c1", run_intent("i1"));
+    rig.run_says("c1", run_call("k1", "i1", 10));
+    let reader = Reader::open(&rig.dir.path().join(FILE)).expect("opens");
+    for (viewer, sees) in [(0, true), (7, true), (8, false)] {
+        for what in ["a", "a@7", "i1", "k1", "id of k1"] {
+            let targets = reader.trace_targets(Viewer(viewer), Some(what), 10).expect("reads");
+            assert_eq!(!targets.is_empty(), sees, "{viewer} {what}");
+        }
+        let target = TraceTarget::Agent("a".to_owned());
+        let intents = reader.intents(Viewer(viewer), &target, 10).expect("reads");
+        assert_eq!(intents.len(), usize::from(sees));
+        for intent in &intents {
+            assert_eq!((intent.agent.as_str(), intent.container.as_deref()), ("a@7", Some("c1")));
+            assert_eq!(reader.agent_calls(Viewer(viewer), intent, None, 10).expect("reads").len(), 1);
+        }
+    }
+    // A name that only begins alike is another's.
+    for other in ["a@", "a@70", "b", "@7"] {
+        assert!(reader.trace_targets(Viewer(0), Some(other), 10).expect("reads").is_empty(), "{other}");
+    }
+}
+
+#[test]
+fn what_a_run_left_under_way_is_over_and_what_came_later_is_not_known() {
+    let mut rig = Rig::new();
+    for container in ["cut", "broken"] {
+        rig.run_says(container, CheckedPayload::LineOpened);
+        rig.run_says(container, run_intent(container));
+        rig.run_says(container, run_call(container, container, 10));
+    }
+    rig.run_says("cut", CheckedPayload::LineClosed { moment: 20 });
+    assert_eq!(rig.of_run("cut", 15), Some((vec!["id of cut".to_owned()], 20)));
+    assert_eq!(rig.of_run("cut", 25), Some((Vec::new(), 20)));
+    assert_eq!(rig.of_run("broken", 25), Some((vec!["id of broken".to_owned()], u64::MAX)), "the control");
+    // The same core again, after its auditor was started anew, has its lines; another has none.
+    rig.writer.write(&[Incoming::Sequence(1)]).expect("writes");
+    rig.writer.hello("s", "boot").expect("greets");
+    assert_eq!(rig.of_run("broken", 25), Some((vec!["id of broken".to_owned()], u64::MAX)));
+    rig.writer.hello("another", "boot").expect("greets");
+    assert_eq!(rig.of_run("broken", 25), Some((Vec::new(), 10)));
+    assert!(rig.intents().iter().all(|(_, over, error)| *over && error.is_some()), "{:?}", rig.intents());
 }

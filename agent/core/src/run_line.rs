@@ -1,0 +1,184 @@
+//! What a run says of its own container: which calls its agent's model wants, over the very connection that enrolled the
+//! container. Nothing that comes there names a container, so nobody can speak of another.
+//!
+//! Whoever may enrol may speak here, and send anything, or nothing, or more than anybody reads. So each line has a permit, a
+//! user a share of those, each line its pace, and nothing but reports is taken, unread. A line ends with its peer, and a little
+//! after its container.
+
+use super::{enforcer::Enforcer, server::Server};
+use ringfence_base::clock::{now_micros, since_boot};
+use ringfence_bpf::TaskError;
+use ringfence_process::peer::Peer;
+use ringfence_wire::{
+    agent::{MAX_REPORT, ToCore},
+    audit::{AgentReport, Payload, run_agent},
+    conn::Conn,
+    frame::FrameError,
+    message::{Enrolled, Failure, Reply, Reporting},
+};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    io::Errno,
+};
+use std::{
+    os::fd::AsFd,
+    thread,
+    time::{Duration, Instant},
+};
+
+/// Most lines of one user, subordinate ids included.
+pub(crate) const LINES_PER_UID: usize = 16;
+/// Most lines of all users but root, who has as many.
+pub(crate) const LINES: usize = 64;
+
+/// Most bytes of a message: a report, and what is around it.
+const MAX_MESSAGE: usize = MAX_REPORT + 64;
+/// How long a message may take once it has begun.
+const MESSAGE_TIME: Duration = Duration::from_secs(5);
+/// How often it is looked whether the container is still there.
+const LOOK: Duration = Duration::from_millis(if cfg!(test) { 100 } else { 2000 });
+/// How long a run whose container has ended may still say how its calls ended.
+const LAST_WORDS: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 15 });
+/// Reports of one line at once, and in a second from then on. What is beyond waits with its sender.
+const BURST: u32 = 512;
+const PER_SECOND: u32 = 64;
+/// How long the end of a line waits for room among the reports, and how often it is tried.
+const TRIES: u32 = 30;
+const TRY_AGAIN: Duration = Duration::from_secs(1);
+
+/// Why a line is not opened. Sentences for who asked.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum LineError {
+    /// Nothing was enrolled here.
+    #[error("a run reports over the connection that enrolled its container, after that")]
+    NotEnrolled,
+    /// An agent does not report on itself.
+    #[error("a process in a container reports of none")]
+    InContainer,
+    /// Nobody knows where the peer is.
+    #[error("it is not known whether this process is in a container")]
+    Unknown(#[from] TaskError),
+}
+
+/// Whose line it is, by what the core itself knows.
+#[derive(Debug, Clone)]
+pub(crate) struct Whose {
+    /// The container's public id.
+    pub(crate) container: String,
+    /// Its profile.
+    pub(crate) profile: String,
+    /// Who enrolled it.
+    pub(crate) uid: u32,
+}
+
+impl Whose {
+    fn report(&self, payload: Payload) -> AgentReport {
+        AgentReport {
+            agent: run_agent(&self.profile, self.uid),
+            uid: self.uid,
+            container: Some(self.container.clone()),
+            at: now_micros(),
+            payload,
+        }
+    }
+}
+
+impl<E: Enforcer> Server<E> {
+    /// Whether the peer that has just enrolled a container may report of it.
+    pub(crate) fn line_of(&self, conn: &Conn, peer: &Peer, enrolled: &Enrolled) -> Result<Whose, LineError> {
+        if self.state().kernel.belongs(conn.as_fd(), peer.pidfd.as_fd())?.is_some() {
+            return Err(LineError::InContainer);
+        }
+        let Enrolled { container, profile, .. } = enrolled;
+        Ok(Whose { container: container.clone(), profile: profile.clone(), uid: peer.uid })
+    }
+
+    /// Takes reports until the peer is gone, says anything else or has lost its place, or the container has ended.
+    ///
+    /// # Errors
+    /// How the line ended: always one.
+    pub(crate) fn serve_line(&self, conn: &mut Conn, whose: &Whose) -> Result<(), FrameError> {
+        self.report(&whose.report(Payload::LineOpened));
+        let ended = conn.send(&Reply::Ok(Reporting {})).and_then(|()| self.take_reports(conn, whose));
+        // What was under way would be so for ever: the last word is not lost with the others.
+        for _ in 0..TRIES {
+            if self.report(&whose.report(Payload::LineClosed { moment: since_boot() })) {
+                break;
+            }
+            thread::sleep(TRY_AGAIN);
+        }
+        ended
+    }
+
+    fn take_reports(&self, conn: &mut Conn, whose: &Whose) -> Result<(), FrameError> {
+        let mut pace = Pace::new(Instant::now());
+        let mut until: Option<Instant> = None;
+        let mut looked = Instant::now();
+        loop {
+            if looked.elapsed() >= LOOK {
+                looked = Instant::now();
+                if until.is_none() && !self.state().has_container(&whose.container) {
+                    until = Some(looked + LAST_WORDS);
+                }
+            }
+            if until.is_some_and(|until| until <= looked) {
+                return Err(FrameError::Closed);
+            }
+            let wait = Timespec::try_from(LOOK).unwrap_or_default();
+            match poll(&mut [PollFd::new(conn.stream(), PollFlags::IN)], Some(&wait)) {
+                Ok(0) | Err(Errno::INTR) => continue,
+                Ok(_) => {}
+                Err(errno) => return Err(FrameError::from_io(errno.into())),
+            }
+            // What comes beside it is closed.
+            let ToCore::Report(event) = conn.receive::<ToCore>()? else { return Err(FrameError::Closed) };
+            if !self.report(&whose.report(Payload::Event(event))) {
+                tracing::debug!("container {}: a report of its run is lost", whose.container);
+            }
+            thread::sleep(pace.step(Instant::now()));
+        }
+    }
+}
+
+/// A connection for reports: its messages are short, and each comes in time.
+pub(crate) fn narrowed(conn: Conn) -> Conn {
+    conn.within(MESSAGE_TIME).up_to(MAX_MESSAGE)
+}
+
+/// Says no.
+pub(crate) fn refuse(conn: &mut Conn, error: &LineError) -> Result<(), FrameError> {
+    conn.send(&Reply::<Reporting>::Failed(Failure::new(ringfence_base::error::chain(error))))
+}
+
+/// How fast a line is read: its sender waits, and not the daemon.
+#[derive(Debug)]
+struct Pace {
+    /// What may come at once now.
+    left: u32,
+    /// Up to when that was filled up.
+    filled: Instant,
+}
+
+impl Pace {
+    fn new(now: Instant) -> Self {
+        Self { left: BURST, filled: now }
+    }
+
+    /// One came: how long until the next is read.
+    fn step(&mut self, now: Instant) -> Duration {
+        let each = Duration::from_secs(1) / PER_SECOND;
+        let steps = now.saturating_duration_since(self.filled).as_nanos() / each.as_nanos().max(1);
+        let steps = u32::try_from(steps).unwrap_or(u32::MAX);
+        if steps >= BURST {
+            (self.left, self.filled) = (BURST, now);
+        } else {
+            self.left = (self.left + steps).min(BURST);
+            self.filled += each * steps;
+        }
+        self.left = self.left.saturating_sub(1);
+        if self.left == 0 { each } else { Duration::ZERO }
+    }
+}
+
+#[cfg(test)]
+mod tests;
