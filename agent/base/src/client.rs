@@ -292,7 +292,7 @@ mod tests {
         let file = File::open("/dev/null").unwrap();
         // It answers one request and hangs up, as those of before did.
         let (_, _, result) = serve(Reply::Ok(enrolled.clone()), |path| {
-            let (enrolled, line) = enroll_reporting(path, file.as_fd(), "coder", None, false)?;
+            let (enrolled, line) = enroll_reporting(path, file.as_fd(), "coder", None, false, None)?;
             assert!(line.is_err());
             Ok(enrolled)
         });

@@ -6,6 +6,7 @@
 //! | `plan` | what Landlock and seccomp enforce where eBPF does not |
 //! | `confine` | the filters and rules that the child puts on itself |
 //! | `cgroup` | a cgroup, where one may be made |
+//! | `request` | what to run, and how |
 //! | `report`, `error` | what the launcher says about enforcement; why it did not run the command |
 //!
 //! The command's process group and terminal, its signals and its exit status are `ringfence-process` (`job`, `wait`).
@@ -26,9 +27,11 @@ mod error;
 mod identity;
 pub mod plan;
 mod report;
+mod request;
 
 pub use environment::Variable;
 pub use error::Error;
+pub use request::{Endpoint, Request, Say};
 
 use cgroup::Cgroup;
 use command::Command;
@@ -60,15 +63,12 @@ use ringfence_sandbox::{caps, host, seccomp};
 use ringfence_wire::status::Mode as EnrolledMode;
 use std::{
     cell::Cell,
-    ffi::OsString,
     io::{self, Read, Write},
-    net::SocketAddr,
     os::{
         fd::{AsFd, AsRawFd, OwnedFd},
         unix::net::UnixStream,
     },
     path::{Path, PathBuf},
-    sync::Arc,
 };
 
 pub use command::{NOT_EXECUTABLE, NOT_FOUND};
@@ -82,53 +82,6 @@ const MAX_WORD: u64 = 16 << 10;
 
 /// The profile that is used when none is named.
 const DEFAULT_PROFILE: &str = "shell";
-
-/// What to run, and how.
-#[derive(Debug, Clone)]
-pub struct Request {
-    /// Profile name or path; `None`: `shell`, if it is installed.
-    pub profile: Option<String>,
-    /// The profile itself, where it was loaded already: in place of the name.
-    pub loaded: Option<Box<Profile>>,
-    /// Where the command's model is served by who starts it: a profile with a kit grants that, too.
-    pub endpoint: Option<Endpoint>,
-    /// The user to become first.
-    pub user: Option<String>,
-    /// Directory to start in, and what `${WORKDIR}` in the profile is; `None`: the current one.
-    pub workdir: Option<PathBuf>,
-    /// Environment variables beside the allowlist.
-    pub variables: Vec<Variable>,
-    /// Record what would be denied, deny nothing.
-    pub audit: bool,
-    /// What may stay open where eBPF does not hold.
-    pub accepted: Vec<Partial>,
-    /// The command and its arguments.
-    pub words: Vec<OsString>,
-    /// What of the enforcement is said on standard error.
-    pub say: Say,
-    /// Pass on the whole environment, not the allowlist.
-    pub whole_environment: bool,
-}
-
-/// An address of loopback that somebody listens at.
-#[derive(Debug, Clone)]
-pub struct Endpoint {
-    /// The address.
-    pub address: SocketAddr,
-    /// The socket: whoever has it may have the address granted.
-    pub listener: Arc<OwnedFd>,
-}
-
-/// What is said of the enforcement before the command runs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Say {
-    /// Nothing: the caller says it ([`Started::lines`]).
-    Nothing,
-    /// What is closed though it is granted: otherwise nobody finds out why the command fails.
-    Closed,
-    /// That, and what enforces.
-    All,
-}
 
 /// Runs the command; its exit status as a shell has it: 128+n after signal n, 126 if it cannot be executed, 127 if it
 /// is not found, [`FAILED`] if its confinement failed.

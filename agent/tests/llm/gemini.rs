@@ -3,7 +3,7 @@
 use crate::{
     http::{Got, ask, connect, home, post, read, request},
     mock::{Answer, Gate, Mock, candidate, gemini_events},
-    role::Core,
+    played_core::Core,
     support::{Home, PATIENCE, Port, away_from_midnight, eventually, text_of, tool_result, turn},
 };
 use ringfence_wire::trace::AgentEvent;

@@ -23,7 +23,8 @@ fn said(text: &str) -> ToCore {
 /// Enrols a child, which stays until it is dropped, and asks for its line.
 fn enrolled(socket: &Path) -> (Sleeper, Enrolled, Result<UnixStream, client::ClientError>) {
     let child = Sleeper::start();
-    let (enrolled, line) = client::enroll_reporting(socket, child.pidfd().as_fd(), "p", None, false).unwrap();
+    let (enrolled, line) =
+        client::enroll_reporting(socket, child.pidfd().as_fd(), "p", None, false, None).unwrap();
     (child, enrolled, line)
 }
 
