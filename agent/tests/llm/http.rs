@@ -38,15 +38,20 @@ pub(crate) fn request(method: &str, path: &str, headers: &str, body: &[u8]) -> V
     [head.as_bytes(), body].concat()
 }
 
-pub(crate) fn read(mut stream: impl Read) -> Got {
+pub(crate) fn read(stream: impl Read) -> Got {
+    read_if_any(stream).expect("a head")
+}
+
+/// None: it broke off before there was a head.
+pub(crate) fn read_if_any(mut stream: impl Read) -> Option<Got> {
     let mut bytes = Vec::new();
     let read = stream.read_to_end(&mut bytes);
-    let at = bytes.windows(4).position(|w| w == b"\r\n\r\n").expect("a head");
+    let at = bytes.windows(4).position(|w| w == b"\r\n\r\n")?;
     let head = String::from_utf8(bytes[..at].to_vec()).unwrap().to_lowercase();
     let status = head.split(' ').nth(1).unwrap().parse().unwrap();
     let mut rest = &bytes[at + 4..];
     if !head.contains("transfer-encoding: chunked") {
-        return Got { status, head, body: rest.to_vec(), whole: read.is_ok() };
+        return Some(Got { status, head, body: rest.to_vec(), whole: read.is_ok() });
     }
     let (mut body, mut whole) = (Vec::new(), false);
     while let Some(line) = rest.windows(2).position(|w| w == b"\r\n") {
@@ -58,7 +63,7 @@ pub(crate) fn read(mut stream: impl Read) -> Got {
         body.extend_from_slice(&rest[line + 2..line + 2 + size]);
         rest = &rest[line + 4 + size..];
     }
-    Got { status, head, body, whole }
+    Some(Got { status, head, body, whole })
 }
 
 fn socket(home: &Home, agent: &str) -> PathBuf {
