@@ -335,10 +335,12 @@ pub const GRANT: &str = "grant:";
 pub(crate) fn endpoint_of(asked: &str) -> Result<(Option<SocketAddr>, &str), EnrollError> {
     let Some(rest) = asked.strip_prefix(ENDPOINT) else { return Ok((None, asked)) };
     // Of loopback's four numbers and a port: no other colon.
-    let parts = rest.match_indices(':').nth(1).map(|(at, _)| rest.split_at(at));
-    let (address, profile) = parts.ok_or(EnrollError::Endpoint)?;
-    let address: SocketAddrV4 = address.parse().map_err(|_| EnrollError::Endpoint)?;
-    Ok((Some(address.into()), &profile[1..]))
+    let mut parts = rest.splitn(3, ':');
+    let (Some(host), Some(port), Some(profile)) = (parts.next(), parts.next(), parts.next()) else {
+        return Err(EnrollError::Endpoint);
+    };
+    let address: SocketAddrV4 = format!("{host}:{port}").parse().map_err(|_| EnrollError::Endpoint)?;
+    Ok((Some(address.into()), profile))
 }
 
 /// Checks that a socket listens at an address of loopback: whoever asks for the address has to have it.

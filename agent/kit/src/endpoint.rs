@@ -226,11 +226,10 @@ fn passed(secret: Option<&Secret>) -> Result<Credentials, secret::Error> {
     secret.map(|secret| Ok((CredentialOwner::Llm, secret.pipe()?))).into_iter().collect()
 }
 
-/// Reads the credential again, and has the worker go on with it.
+/// Reads the credential again, if there is one, and has the worker go on with it: it waits for an answer.
 fn renew(conn: &Conn, config: &RawValue, source: Option<&Source>) -> Result<(), String> {
-    let Some(source) = source else { return Ok(()) };
-    let secret = source.read().map_err(|error| chain(&error))?;
-    let credentials = passed(Some(&secret)).map_err(|error| chain(&error))?;
+    let secret = source.map(Source::read).transpose().map_err(|error| chain(&error))?;
+    let credentials = passed(secret.as_ref()).map_err(|error| chain(&error))?;
     let order = ToWorker::Replace(Replacement {
         config: config.to_owned(),
         credentials: worker::owners_of(&credentials),

@@ -76,14 +76,14 @@ pub enum Error {
     /// A directory of the run.
     #[error("cannot make {}", .0.display())]
     Dir(PathBuf, #[source] io::Error),
-    /// The agent's own directory.
+    /// The agent's own directory, or a file in it.
     #[error("cannot make {}, where {agent} keeps its files, as the user who runs it: {why}", .dir.display())]
     State {
         /// The profile.
         agent: String,
-        /// The directory.
+        /// The directory or file.
         dir: PathBuf,
-        /// What mkdir(1) said.
+        /// What the system said.
         why: String,
     },
     /// Its sockets.

@@ -213,3 +213,22 @@ fn an_endpoint_is_the_address_of_a_listening_socket_of_loopback_that_comes_with_
     assert!(is_refused(&everywhere, everywhere.local_addr().unwrap()), "what is no loopback");
     assert!(is_refused(&std::fs::File::open("/dev/null").unwrap(), address), "what is no socket");
 }
+
+#[test]
+fn an_endpoint_is_granted_beside_a_profile_with_a_kit_and_no_other() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("plain.toml"), "description = \"no kit\"\n").unwrap();
+    let dirs = Dirs { system: dir.path().to_owned(), user: None };
+    let granted = |asked: &str| {
+        let profile = load(asked, 0, &dirs).unwrap();
+        profile.rules.net.listed().iter().any(|rule| rule.text == "127.0.0.1:4180")
+    };
+    assert!(granted("endpoint:127.0.0.1:4180:claude") && !granted("claude"));
+    assert!(!granted("plain"), "the control");
+    let refused = load("endpoint:127.0.0.1:4180:plain", 0, &dirs).unwrap_err();
+    assert!(matches!(refused, EnrollError::NoKit(name) if name == "plain"));
+    // A user has a profile in the binary by its name, and no path.
+    assert!(load("endpoint:127.0.0.1:4180:claude", 1000, &dirs).is_ok());
+    let path = format!("endpoint:127.0.0.1:4180:{}", dir.path().join("plain.toml").display());
+    assert!(matches!(load(&path, 1000, &dirs), Err(EnrollError::PathNotRoot(..))));
+}
