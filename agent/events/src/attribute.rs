@@ -5,6 +5,7 @@
 //! |---|---|
 //! | `exact` | said by the kernel's tag, not here |
 //! | `sole` | the process was born after the call began, and no other call was in flight from its birth to the event |
+//! | `matched` | it fits one outstanding call by what was asked and by nothing stronger: its text or its path |
 //! | `ambiguous` | several calls could be it, or the one in flight is younger than the process, or not all is known |
 //! | `none` | no call was in flight |
 //!
@@ -49,6 +50,8 @@ pub enum Attribution {
     Exact(String),
     /// This call's and no other's.
     Sole(String),
+    /// It fits this outstanding call, and no other, by what was asked: by its text or its path.
+    Matched(String),
     /// One of these, if any, oldest first.
     Ambiguous(Vec<String>),
     /// No call was in flight.
@@ -86,6 +89,7 @@ impl Attribution {
         match self {
             Self::Exact(_) => Certainty::Exact,
             Self::Sole(_) => Certainty::Sole,
+            Self::Matched(_) => Certainty::Matched,
             Self::Ambiguous(_) => Certainty::Ambiguous,
             Self::None => Certainty::None,
         }
@@ -196,7 +200,9 @@ mod tests {
                         prop_assert_eq!(in_flight(t), vec![call.as_str()]);
                     }
                 }
-                Attribution::Exact(_) => prop_assert!(false, "times make nothing exact"),
+                Attribution::Exact(_) | Attribution::Matched(_) => {
+                    prop_assert!(false, "times make nothing exact, and match nothing");
+                }
                 Attribution::None => {
                     prop_assert!(at <= known_to && in_flight(at).is_empty());
                 }

@@ -108,7 +108,9 @@ const MOST_CANDIDATES: usize = 50;
 pub fn attribute(event: &mut Event, attribution: Attribution) {
     event.attribution = attribution.certainty();
     match attribution {
-        Attribution::Exact(call) | Attribution::Sole(call) => event.tool_call = Some(call),
+        Attribution::Exact(call) | Attribution::Sole(call) | Attribution::Matched(call) => {
+            event.tool_call = Some(call);
+        }
         Attribution::Ambiguous(mut calls) => {
             calls.truncate(MOST_CANDIDATES);
             event.candidates = calls;
@@ -366,6 +368,15 @@ mod tests {
         assert_eq!((known.tool_call.as_deref(), known.attribution), (Some("toolu_1"), Certainty::Exact));
         let unknown = event(&stored(tagged));
         assert_eq!((unknown.tool_call.as_deref(), unknown.attribution), (Some("tag:2a"), Certainty::Exact));
+    }
+
+    #[test]
+    fn a_matched_event_names_its_call_and_says_how() {
+        let mut event = event(&stored(samples::decoded()));
+        attribute(&mut event, Attribution::Matched("toolu_1".into()));
+        assert_eq!((event.tool_call.as_deref(), event.attribution), (Some("toolu_1"), Certainty::Matched));
+        assert_eq!(event.attribution.to_string(), "matched");
+        assert!(event.candidates.is_empty());
     }
 
     #[test]

@@ -55,6 +55,8 @@ words! {
         Exact = "exact",
         /// No other call was in flight in the process's life.
         Sole = "sole",
+        /// It fits one outstanding call by what was asked and by nothing stronger: its text or its path.
+        Matched = "matched",
         /// It may be another's, or nobody's.
         Ambiguous = "ambiguous",
         /// It belongs to none.

@@ -19,8 +19,8 @@ const LINE: usize = 100;
 /// Shows requests to agents, their tool calls, and the kernel events of each call.
 ///
 /// Behind each event is how certain its tool call is: `exact` (the kernel had tagged the process tree for the call), `sole` (no
-/// other call was running during the life of the process) or `ambiguous` (one of several calls, none, or one that another call
-/// interfered with). What `ringfence run` reports of an agent with a kit is its user's word about that run's container, under
+/// other call was running during the life of the process), `matched` (it fits this one call by what was asked, its text or its
+/// path) or `ambiguous` (one of several calls, none, or one that another call interfered with). What `ringfence run` reports of an agent with a kit is its user's word about that run's container, under
 /// PROFILE@UID. Agents of `ringfence agent start` do not appear: only the daemon sees both calls and events.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
