@@ -374,8 +374,8 @@ mod tests {
     fn a_matched_event_names_its_call_and_says_how() {
         let mut event = event(&stored(samples::decoded()));
         attribute(&mut event, Attribution::Matched("toolu_1".into()));
-        assert_eq!((event.tool_call.as_deref(), event.attribution), (Some("toolu_1"), Certainty::Matched));
         assert_eq!(event.attribution.to_string(), "matched");
+        assert_eq!((event.tool_call.as_deref(), event.attribution), (Some("toolu_1"), Certainty::Matched));
         assert!(event.candidates.is_empty());
     }
 
