@@ -5,7 +5,7 @@
 //! |---|---|
 //! | `exact` | said by the kernel's tag, not here |
 //! | `sole` | the process was born after the call began, and no other call was in flight from its birth to the event |
-//! | `matched` | it fits one outstanding call by what was asked and by nothing stronger: its text or its path |
+//! | `matched` | not said here: it fits one outstanding call by what was asked and by nothing stronger, see `matched` |
 //! | `ambiguous` | several calls could be it, or the one in flight is younger than the process, or not all is known |
 //! | `none` | no call was in flight |
 //!
@@ -27,7 +27,7 @@ pub struct Span {
 
 impl Span {
     /// Whether it was in flight at some time from `from` to `to`, both included.
-    fn overlaps(&self, from: u64, to: u64) -> bool {
+    pub(crate) fn overlaps(&self, from: u64, to: u64) -> bool {
         self.began <= to && self.ended.is_none_or(|ended| ended >= from)
     }
 }

@@ -8,6 +8,7 @@
 //! | `present` | a stored event as JSON: names for numbers |
 //! | `explain` | why an event got its verdict, and the line that would change it |
 //! | `attribute` | which tool call an event belongs to, and how certain that is |
+//! | `matched` | which tool call an event fits by its path, where that says nothing for sure |
 //! | `report` | what agents' workers report, checked |
 //! | `samples` | samples for tests |
 
@@ -20,6 +21,7 @@ pub mod attribute;
 pub mod decode;
 pub mod explain;
 pub mod manifests;
+pub mod matched;
 pub mod present;
 pub mod report;
 #[cfg(any(test, feature = "test-support"))]

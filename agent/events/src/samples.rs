@@ -32,3 +32,8 @@ pub fn decoded() -> Decoded {
         exe: "/usr/bin/cat".into(),
     }
 }
+
+/// The same process renames a file.
+pub fn renamed(from: &str, to: &str) -> Decoded {
+    Decoded { op: op::RENAME, path: Some(from.into()), path2: Some(to.into()), ..decoded() }
+}
