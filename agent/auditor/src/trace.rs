@@ -129,3 +129,6 @@ fn events_of(
     events.retain(|event| event.tool_call.as_ref() == Some(&call.id) || event.candidates.contains(&call.id));
     Ok((events, more))
 }
+
+#[cfg(test)]
+mod tests;

@@ -2,7 +2,7 @@
 
 use ringfence_wire::{
     audit::{AgentReport, Payload},
-    trace::{AgentEvent, MAX_GIVEN, MAX_ID, MAX_SESSION, MAX_TEXT, Renamed, Via},
+    trace::{AgentEvent, MAX_GIVEN, MAX_ID, MAX_PATHS, MAX_PATHS_BYTES, MAX_SESSION, MAX_TEXT, Renamed, Via},
 };
 
 /// Most bytes of an agent's name.
@@ -93,7 +93,7 @@ fn bounded(mut event: AgentEvent) -> Option<AgentEvent> {
             id(of)?;
             error.as_mut().map(cut);
         }
-        AgentEvent::Call { key, id: of, renamed, intent, tool, server, input, moment: _ } => {
+        AgentEvent::Call { key, id: of, renamed, intent, tool, server, input, paths, moment: _ } => {
             id(key)?;
             id(of)?;
             if let Some(Renamed { given, why }) = renamed {
@@ -104,6 +104,8 @@ fn bounded(mut event: AgentEvent) -> Option<AgentEvent> {
             id(tool)?;
             server.as_deref().map_or(Some(()), id)?;
             cut(input);
+            // Some of them are as good as none: what the others are is not known.
+            *paths = paths.take().filter(|paths| is_bounded(paths));
         }
         AgentEvent::CallEnded { key, output, .. } => {
             id(key)?;
@@ -117,6 +119,11 @@ fn bounded(mut event: AgentEvent) -> Option<AgentEvent> {
         }
     }
     Some(event)
+}
+
+/// Whether they are no more than a report carries.
+fn is_bounded(paths: &[String]) -> bool {
+    paths.len() <= MAX_PATHS && paths.iter().map(String::len).sum::<usize>() <= MAX_PATHS_BYTES
 }
 
 #[cfg(test)]
@@ -195,6 +202,33 @@ mod tests {
             panic!("refused")
         };
         assert_eq!(kept.why.len(), MAX_TEXT);
+    }
+
+    #[test]
+    fn paths_beyond_the_bounds_are_not_known() {
+        let kept = |paths: Option<Vec<String>>| {
+            let call = AgentEvent::Call {
+                key: "k".into(),
+                id: "i".into(),
+                renamed: None,
+                intent: None,
+                tool: "Read".into(),
+                server: None,
+                input: "{}".into(),
+                paths,
+                moment: 1,
+            };
+            match checked(&call) {
+                Some(AgentEvent::Call { paths, .. }) => paths,
+                _ => panic!("refused"),
+            }
+        };
+        for paths in [None, Some(vec![]), Some(vec!["/a".to_owned(); MAX_PATHS])] {
+            assert_eq!(kept(paths.clone()), paths);
+        }
+        assert!(kept(Some(vec!["x".repeat(MAX_PATHS_BYTES)])).is_some());
+        assert_eq!(kept(Some(vec!["/a".to_owned(); MAX_PATHS + 1])), None);
+        assert_eq!(kept(Some(vec!["x".repeat(MAX_PATHS_BYTES), "y".into()])), None);
     }
 
     #[test]

@@ -146,6 +146,7 @@ impl Reporter {
             tool: if tool.is_empty() { NAMELESS } else { tool }.to_owned(),
             server: server.map(str::to_owned),
             input: cut(call.input.get()),
+            paths: None,
             moment: begun.moment,
         }
     }

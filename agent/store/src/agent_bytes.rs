@@ -115,6 +115,7 @@ mod tests {
             tool: "bash".into(),
             server: None,
             input: text.clone(),
+            paths: None,
             moment: tag,
         };
         let ended =
@@ -266,7 +267,8 @@ mod tests {
             DROP INDEX rule_files_by_use; DROP TABLE calls_by_user; DROP INDEX tool_calls_flagged;
             DROP INDEX sessions_by_time; DROP INDEX sessions_by_user; ALTER TABLE intents DROP COLUMN session;
             DROP INDEX agent_calls_by_container; ALTER TABLE intents DROP COLUMN container;
-            ALTER TABLE agent_calls DROP COLUMN container; DROP TABLE run_lines;";
+            ALTER TABLE agent_calls DROP COLUMN container; DROP TABLE run_lines;
+            ALTER TABLE agent_calls DROP COLUMN paths;";
         writer.connection().execute_batch(&undo).expect("undoes");
         drop(writer);
         let writer = open(&file, 0).expect("opens").writer;

@@ -3,6 +3,7 @@
 use super::{Error, Reader, Viewer, agent_bytes, connection::rows, intents, read, run_lines, sql};
 use ringfence_events::{
     attribute::Span,
+    matched::Asked,
     present::Stored,
     report::{CheckedPayload, CheckedReport},
 };
@@ -81,6 +82,8 @@ pub struct AgentCall {
     pub server: Option<String>,
     /// The beginning of its arguments.
     pub input: String,
+    /// The paths that its arguments name; `None`: not known.
+    pub paths: Option<Vec<String>>,
     /// Whether it failed.
     pub is_error: Option<bool>,
     /// The beginning of its result.
@@ -93,15 +96,15 @@ pub struct AgentCall {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunCalls {
     /// Those that were asked for.
-    pub calls: Vec<Span>,
+    pub calls: Vec<Asked>,
     /// Up to when it reported every call, ns since boot.
     pub known_to: u64,
 }
 
 const CALL: &str =
     "a.row, a.agent, a.id, a.at, a.ended, a.began, a.done, a.tool, a.server, a.input, a.is_error, a.output,
-    EXISTS (SELECT 1 FROM call_tags t WHERE t.call = a.row), a.key, a.given, a.renamed, a.container
-    FROM agent_calls a";
+    EXISTS (SELECT 1 FROM call_tags t WHERE t.call = a.row), a.key, a.given, a.renamed, a.container,
+    a.paths FROM agent_calls a";
 
 /// Whether a row is of the agent ?2, or of a run under the profile of that name: of `PROFILE@UID`, which ends before `PROFILEA`.
 const NAMED: &str = "(agent = ?2 OR (agent > ?2 || '@' AND agent < ?2 || 'A'))";
@@ -135,6 +138,8 @@ fn call(row: &Row<'_>) -> rusqlite::Result<AgentCall> {
             _ => None,
         },
         container: row.get(16)?,
+        // What cannot be read was not written here.
+        paths: row.get::<_, Option<String>>(17)?.and_then(|paths| serde_json::from_str(&paths).ok()),
     })
 }
 
@@ -194,14 +199,25 @@ pub(crate) fn store(step: &Transaction<'_>, report: &CheckedReport) -> rusqlite:
                 params![agent, id, at, moment.cast_signed(), container],
             )
         }
-        CheckedPayload::Event(AgentEvent::Call { key, id, renamed, intent, tool, server, input, moment }) => {
+        CheckedPayload::Event(AgentEvent::Call {
+            key,
+            id,
+            renamed,
+            intent,
+            tool,
+            server,
+            input,
+            paths,
+            moment,
+        }) => {
             let (shown, renamed) = unique(step, agent, (key, id), renamed.clone())?;
             let began = moment.cast_signed();
             let (given, why) = renamed.map(|Renamed { given, why }| (given, why)).unzip();
+            let paths = paths.as_ref().and_then(|paths| serde_json::to_string(paths).ok());
             run(
-                "INSERT INTO agent_calls (agent, uid, id, intent, at, began, tool, server, input, key, given, renamed, container)
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13) ON CONFLICT (agent, key) DO NOTHING",
-                params![agent, uid, shown, intent, at, began, tool, server, input, key, given, why, container],
+                "INSERT INTO agent_calls (agent, uid, id, intent, at, began, tool, server, input, key, given, renamed, container, paths)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14) ON CONFLICT (agent, key) DO NOTHING",
+                params![agent, uid, shown, intent, at, began, tool, server, input, key, given, why, container, paths],
             )?;
             // By the provider's id: it is what an MCP client was told.
             let named = given.as_deref().unwrap_or(&shown);
@@ -448,7 +464,7 @@ impl Reader {
         rows(self.connection(), &select, values, read::stored).map_err(sql("read a call's events"))
     }
 
-    /// The local calls of an agent of the daemon's that were in flight at some time between two, and whether a process was tagged for each.
+    /// The local calls of an agent of the daemon's that were in flight at some time between two.
     ///
     /// # Errors
     /// [`Error::Sql`].
@@ -457,7 +473,7 @@ impl Reader {
         agent: &str,
         (from, to): (u64, u64),
         most: u32,
-    ) -> Result<Vec<(Span, bool)>, Error> {
+    ) -> Result<Vec<Asked>, Error> {
         let text = format!(
             "SELECT {CALL} WHERE a.agent = ?1 AND a.container IS NULL AND a.server IS NULL AND a.began <= ?3
              AND (a.done IS NULL OR a.done >= ?2) LIMIT ?4"
@@ -487,21 +503,15 @@ impl Reader {
              AND (a.done IS NULL OR a.done >= ?2) LIMIT ?4"
         );
         let calls = self.spans(&text, container, (from, to), most)?;
-        let calls = calls.into_iter().map(|(span, _)| span).collect();
         Ok(Some(RunCalls { calls, known_to: until.map_or(u64::MAX, i64::cast_unsigned) }))
     }
 
-    fn spans(
-        &self,
-        text: &str,
-        of: &str,
-        (from, to): (u64, u64),
-        most: u32,
-    ) -> Result<Vec<(Span, bool)>, Error> {
+    fn spans(&self, text: &str, of: &str, (from, to): (u64, u64), most: u32) -> Result<Vec<Asked>, Error> {
         let number = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
         let span = |row: &Row<'_>| {
             let call = call(row)?;
-            Ok((Span { call: call.id, began: call.began, ended: call.done }, call.tagged))
+            let span = Span { call: call.id, began: call.began, ended: call.done };
+            Ok(Asked { span, tagged: call.tagged, paths: call.paths })
         };
         let values = params![of, number(from), number(to), most];
         rows(self.connection(), text, values, span).map_err(sql("read which calls were in flight"))

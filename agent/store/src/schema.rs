@@ -333,4 +333,30 @@ pub(crate) const MIGRATIONS: &[&str] = &[
     CREATE INDEX run_lines_by_age ON run_lines (agent, at);
     CREATE INDEX run_lines_open ON run_lines (container) WHERE until IS NULL;
     ",
+    // 22: the files that a call's arguments name. They count; a column that is computed can only be made anew, and its
+    // triggers with it. The sums stay: of a row from before, it is what it was.
+    "
+    DROP TRIGGER agent_calls_come;
+    DROP TRIGGER agent_calls_change;
+    DROP TRIGGER agent_calls_go;
+    ALTER TABLE agent_calls DROP COLUMN bytes;
+    ALTER TABLE agent_calls ADD COLUMN paths TEXT;      -- JSON: a list of texts; NULL: not known
+    ALTER TABLE agent_calls ADD COLUMN bytes INTEGER GENERATED ALWAYS AS (1024
+        + 10 * length(CAST(agent AS BLOB)) + 6 * length(CAST(id AS BLOB))
+        + 4 * (coalesce(length(CAST(intent AS BLOB)), 0) + coalesce(length(CAST(key AS BLOB)), 0)
+            + coalesce(length(CAST(given AS BLOB)), 0))
+        + 2 * (length(CAST(tool AS BLOB)) + coalesce(length(CAST(server AS BLOB)), 0) + length(CAST(input AS BLOB))
+            + coalesce(length(CAST(output AS BLOB)), 0) + coalesce(length(CAST(renamed AS BLOB)), 0)
+            + coalesce(length(CAST(paths AS BLOB)), 0))) VIRTUAL;
+    CREATE TRIGGER agent_calls_come AFTER INSERT ON agent_calls BEGIN
+        INSERT OR IGNORE INTO agent_bytes VALUES (NEW.agent, 0);
+        UPDATE agent_bytes SET bytes = bytes + NEW.bytes WHERE agent = NEW.agent;
+    END;
+    CREATE TRIGGER agent_calls_change AFTER UPDATE ON agent_calls WHEN NEW.bytes <> OLD.bytes BEGIN
+        UPDATE agent_bytes SET bytes = bytes + NEW.bytes - OLD.bytes WHERE agent = NEW.agent;
+    END;
+    CREATE TRIGGER agent_calls_go AFTER DELETE ON agent_calls BEGIN
+        UPDATE agent_bytes SET bytes = bytes - OLD.bytes WHERE agent = OLD.agent;
+    END;
+    ",
 ];

@@ -300,6 +300,7 @@ fn what_a_client_of_the_api_was_asked_and_did_is_reported_as_its_own_word() {
             tool,
             server: None,
             input,
+            paths: _,
             moment: began,
         },
         AgentEvent::CallEnded { key: first_ended, is_error: false, output, moment: ended },

@@ -14,6 +14,10 @@ pub const MAX_ID: usize = 256;
 pub const MAX_SESSION: usize = 128;
 /// Most bytes of an id of the provider's that was replaced by another.
 pub const MAX_GIVEN: usize = 80;
+/// Most paths that a call's arguments name in a report.
+pub const MAX_PATHS: usize = 16;
+/// Most bytes of them together.
+pub const MAX_PATHS_BYTES: usize = 4096;
 
 /// Who asked an agent for something.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -76,6 +80,10 @@ pub enum AgentEvent {
         server: Option<String>,
         /// The beginning of its arguments' JSON.
         input: String,
+        /// The files that its arguments name; none, of a shell's. `None`: not known, or more than [`MAX_PATHS`] or
+        /// [`MAX_PATHS_BYTES`].
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        paths: Option<Vec<String>>,
         /// When it was asked for, by the clock of the kernel's events: ns since boot.
         moment: u64,
     },

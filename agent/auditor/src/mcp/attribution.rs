@@ -4,6 +4,7 @@
 use super::sessions::Sessions;
 use ringfence_events::{
     attribute::{Attribution, Moment, Span, attribute, from},
+    matched::{Asked, by_path, touched},
     present::{self, Stored},
 };
 use ringfence_store::{Error, Inside, MOST_SPANS, Reader, RunCalls, SessionReader, Viewer};
@@ -58,6 +59,8 @@ impl<'a> Attributor<'a> {
             known.insert(container, calls_of(reader, self.sessions, container, times)?);
         }
         let (of_agents, of_runs) = (in_flight(agents, page)?, reported(agents, page)?);
+        let run_spans: HashMap<&str, Vec<Span>> =
+            of_runs.iter().map(|(container, run)| (*container, spans(&run.calls))).collect();
         let attributed = page.iter().map(|stored| {
             let mut event = present::event(stored);
             let record = &stored.record;
@@ -68,12 +71,17 @@ impl<'a> Attributor<'a> {
             if let Some(Some(KnownCalls { calls, to })) = known.get(stored.container.as_str()) {
                 let moment = Moment { at: record.time, born: record.start, single };
                 present::attribute(&mut event, attribute(moment, calls, *to));
-            } else if let Some(RunCalls { calls, known_to }) = of_runs.get(stored.container.as_str()) {
+            } else if let Some(RunCalls { calls, known_to }) = of_runs.get(stored.container.as_str())
+                && let Some(spans) = run_spans.get(stored.container.as_str())
+            {
                 // Whatever agent of the daemon's has the same profile.
                 let moment = Moment { at: record.time, born: record.start, single };
-                present::attribute(&mut event, attribute(moment, calls, *known_to));
+                let answer = attribute(moment, spans, *known_to);
+                let answer = by_path(answer, moment, &touched(record), calls, *known_to);
+                present::attribute(&mut event, answer);
             } else if let Some(calls) = of_agents.get(stored.profile.as_str()) {
-                present::attribute(&mut event, attribute_in_flight(record.time, record.start, single, calls));
+                let moment = Moment { at: record.time, born: record.start, single };
+                present::attribute(&mut event, attribute_in_flight(moment, &touched(record), calls));
             }
             event
         });
@@ -81,17 +89,23 @@ impl<'a> Attributor<'a> {
     }
 }
 
-/// What an untagged event in an agent's container belongs to. `calls`: those in flight about then, and whether a process
-/// was tagged for each.
-fn attribute_in_flight(at: u64, born: u64, single: bool, calls: &[(Span, bool)]) -> Attribution {
-    let spans: Vec<Span> = calls.iter().map(|(span, _)| span.clone()).collect();
-    match attribute(Moment { at, born, single }, &spans, u64::MAX) {
+/// What an untagged event in an agent's container belongs to, which is about these paths. `calls`: those in flight about
+/// then.
+fn attribute_in_flight(moment: Moment, touched: &[&str], calls: &[Asked]) -> Attribution {
+    // There may be more than are looked at.
+    let known_to = if calls.len() < MOST_SPANS as usize { u64::MAX } else { 0 };
+    match attribute(moment, &spans(calls), u64::MAX) {
         // Where processes are tagged, one that is not is somebody else's, or has lost its tag (before 6.2, see `task_alloc`).
-        Attribution::Sole(call) if calls.iter().any(|(_, tagged)| *tagged) => {
+        Attribution::Sole(call) if calls.iter().any(|asked| asked.tagged) => {
             Attribution::Ambiguous(vec![call])
         }
-        attribution => attribution,
+        answer => by_path(answer, moment, touched, calls, known_to),
     }
+}
+
+/// When they were in flight.
+fn spans(calls: &[Asked]) -> Vec<Span> {
+    calls.iter().map(|asked| asked.span.clone()).collect()
 }
 
 /// The first and last times of untagged events, by what they are of.
@@ -105,15 +119,12 @@ fn spread(page: &[Stored], of: fn(&Stored) -> &String) -> HashMap<&str, (u64, u6
     spread
 }
 
-/// Calls, and whether a process was tagged for each.
-type InFlight = Vec<(Span, bool)>;
-
 /// The calls of agents that were in flight at the times of untagged events in containers of their profiles.
-fn in_flight<'a>(reader: &Reader, page: &'a [Stored]) -> Result<HashMap<&'a str, InFlight>, Error> {
+fn in_flight<'a>(reader: &Reader, page: &'a [Stored]) -> Result<HashMap<&'a str, Vec<Asked>>, Error> {
     let mut known = HashMap::new();
     for (agent, (first, last)) in spread(page, |stored| &stored.profile) {
         let mut calls = reader.calls_in_flight(agent, (first, last), MOST_SPANS)?;
-        if let Some(since) = from(calls.iter().map(|(span, _)| span)).filter(|since| *since < first) {
+        if let Some(since) = from(calls.iter().map(|asked| &asked.span)).filter(|since| *since < first) {
             calls = reader.calls_in_flight(agent, (since, last), MOST_SPANS)?;
         }
         if !calls.is_empty() {
@@ -131,7 +142,7 @@ fn reported<'a>(reader: &Reader, page: &'a [Stored]) -> Result<HashMap<&'a str, 
         let Some(mut found) = reader.run_calls_in_flight(container, (first, last), MOST_SPANS)? else {
             continue;
         };
-        if let Some(since) = from(&found.calls).filter(|since| *since < first)
+        if let Some(since) = from(found.calls.iter().map(|asked| &asked.span)).filter(|since| *since < first)
             && let Some(earlier) = reader.run_calls_in_flight(container, (since, last), MOST_SPANS)?
         {
             found = earlier;

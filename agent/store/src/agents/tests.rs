@@ -61,6 +61,7 @@ impl Rig {
             tool,
             server: None,
             input,
+            paths: None,
             moment,
         });
     }
@@ -82,7 +83,7 @@ impl Rig {
     fn in_flight(&self, at: u64) -> Vec<String> {
         let reader = Reader::open(&self.dir.path().join(FILE)).expect("opens");
         let calls = reader.calls_in_flight("a", (at, at), 100).expect("reads");
-        calls.into_iter().map(|(span, _)| span.call).collect()
+        calls.into_iter().map(|asked| asked.span.call).collect()
     }
 
     /// Each intent: who asked, whether it is over, why it failed.
@@ -162,6 +163,7 @@ fn calls_of_one_id_are_two_and_what_is_said_of_one_is_not_said_of_the_other() {
             tool,
             server: None,
             input,
+            paths: None,
             moment: 9,
         };
         rig.say(said.clone());
@@ -234,6 +236,7 @@ fn a_flood_of_one_agent_deletes_no_other_agent_s_rows() {
                 tool: "bash".into(),
                 server: None,
                 input: "{}".into(),
+                paths: None,
                 moment: tag,
             };
             let refusal =
@@ -318,6 +321,7 @@ fn run_call(key: &str, intent: &str, moment: u64) -> CheckedPayload {
         tool: "Bash".into(),
         server: None,
         input: "{}".into(),
+        paths: None,
         moment,
     })
 }
@@ -327,8 +331,38 @@ impl Rig {
     fn of_run(&self, container: &str, at: u64) -> Option<(Vec<String>, u64)> {
         let reader = Reader::open(&self.dir.path().join(FILE)).expect("opens");
         let found = reader.run_calls_in_flight(container, (at, at), 100).expect("reads")?;
-        Some((found.calls.into_iter().map(|span| span.call).collect(), found.known_to))
+        Some((found.calls.into_iter().map(|asked| asked.span.call).collect(), found.known_to))
     }
+}
+
+#[test]
+fn what_a_call_names_is_kept_and_counts() {
+    let mut rig = Rig::new();
+    rig.run_says("c1", CheckedPayload::LineOpened);
+    let some = |paths: &[&str]| Some(paths.iter().map(|path| (*path).to_owned()).collect::<Vec<_>>());
+    let said = [None, some(&[]), some(&["/w/\u{fc}\n", "a\"b"])];
+    for (nth, named) in said.iter().enumerate() {
+        let CheckedPayload::Event(AgentEvent::Call { key, id, tool, input, .. }) =
+            run_call(&format!("k{nth}"), "i1", 10)
+        else {
+            panic!("no call")
+        };
+        let (paths, moment) = (named.clone(), 10);
+        let (renamed, intent, server) = (None, None, None);
+        let call = AgentEvent::Call { key, id, renamed, intent, tool, server, input, paths, moment };
+        rig.run_says("c1", CheckedPayload::Event(call));
+    }
+    let reader = Reader::open(&rig.dir.path().join(FILE)).expect("opens");
+    let found = reader.run_calls_in_flight("c1", (15, 15), 100).expect("reads").expect("a run");
+    let found: Vec<_> = found.calls.into_iter().map(|asked| asked.paths).collect();
+    assert_eq!(found, said);
+    let bytes: Vec<i64> =
+        rows(reader.connection(), "SELECT bytes FROM agent_calls ORDER BY row", [], |row| row.get(0))
+            .expect("reads");
+    assert!(bytes.windows(2).all(|pair| pair[0] < pair[1]), "{bytes:?}");
+    let kept: i64 =
+        reader.connection().query_row("SELECT bytes FROM agent_bytes", [], |row| row.get(0)).expect("reads");
+    assert_eq!(kept, bytes.iter().sum::<i64>());
 }
 
 #[test]
