@@ -166,7 +166,9 @@ pub fn serve(profile: &Profile, kit: &Kit, given: Given, workdir: &Path) -> Resu
     }
     // Where it comes from is known; a worker is handed it beside its configuration.
     let given = Given { credential: credential.as_ref().map(|(source, _)| source.clone()), ..given };
-    let config = registry::of_kit(profile, &registry, given).map_err(Error::Config)?;
+    let mut config = registry::of_kit(profile, &registry, given).map_err(Error::Config)?;
+    // As the kernel has it, in which events are.
+    config.workdir = workdir.canonicalize().ok().and_then(|path| path.to_str().map(str::to_owned));
     for notice in &config.notices {
         tracing::warn!("{notice}");
     }

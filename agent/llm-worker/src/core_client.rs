@@ -330,8 +330,17 @@ impl CoreClient {
 
 /// A report, unless it is longer than the core takes.
 fn report_of(event: &AgentEvent) -> Option<ToCore> {
-    let json = to_raw_value(event).ok()?;
-    (json.get().len() <= MAX_REPORT).then_some(ToCore::Report(json))
+    let fitting = |event: &AgentEvent| {
+        let json = to_raw_value(event).ok()?;
+        (json.get().len() <= MAX_REPORT).then_some(ToCore::Report(json))
+    };
+    fitting(event).or_else(|| {
+        // A call is on record whatever the files are called that it names: escaped, a name is six times as long.
+        let mut less = event.clone();
+        let AgentEvent::Call { paths, .. } = &mut less else { return None };
+        paths.take()?;
+        fitting(&less)
+    })
 }
 
 /// Those who wait for an answer, by the numbers of their questions.

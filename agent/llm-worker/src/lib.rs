@@ -12,7 +12,7 @@
 //! | `conversation`, `history` | the log on disk; the same as the provider's own JSON, ready to send |
 //! | `limits` | how many turns and tokens and how much money an agent may use |
 //! | `turn`, `remote` | one turn: log, call the provider, run remote tools, repeat; the seam for MCP |
-//! | `calls` | ids of tool calls |
+//! | `calls`, `named_paths` | ids of tool calls; the files that they name |
 //! | `mcp/` | the MCP client: sessions, the old transport, results, pinned descriptions |
 //! | `http/` | the provider's own HTTP API for unmodified SDKs |
 //! | `provider/`, `upstream` | a file for each provider and its event streams; requests to providers |
@@ -47,6 +47,7 @@ pub mod http;
 pub mod limits;
 pub mod mcp;
 pub mod message;
+mod named_paths;
 pub mod provider;
 #[cfg(test)]
 pub mod recorded;

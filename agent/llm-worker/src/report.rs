@@ -6,6 +6,7 @@ use super::{
     calls::{self, Begun, CallKey},
     core_client::{CoreClient, RefusedParty},
     message::{Block, Kind, ToolCall},
+    named_paths,
     redact::Redactor,
 };
 pub(crate) use ringfence_base::clock::since_boot as now;
@@ -23,6 +24,8 @@ pub(crate) struct Reporter {
     /// The calls that wait for a process.
     issued: Arc<Issued>,
     governed: bool,
+    /// Where its client works, if that is known.
+    workdir: Option<Arc<str>>,
 }
 
 /// A message that is being worked on.
@@ -36,7 +39,12 @@ pub(crate) struct Intent {
 
 impl Reporter {
     pub(crate) fn new(host: CoreClient, issued: Arc<Issued>, governed: bool) -> Self {
-        Self { host, issued, governed }
+        Self { host, issued, governed, workdir: None }
+    }
+
+    /// With the directory that paths in the arguments of calls begin in.
+    pub(crate) fn with_workdir(self, workdir: Option<&str>) -> Self {
+        Self { workdir: workdir.map(Arc::from), ..self }
     }
 
     /// Whether the runtime's processes can be tagged: a core is there to do it, and a container where events come from.
@@ -146,7 +154,8 @@ impl Reporter {
             tool: if tool.is_empty() { NAMELESS } else { tool }.to_owned(),
             server: server.map(str::to_owned),
             input: cut(call.input.get()),
-            paths: None,
+            // What another host does is not this kernel's to see.
+            paths: server.is_none().then(|| named_paths::of(call, self.workdir.as_deref())).flatten(),
             moment: begun.moment,
         }
     }
@@ -195,6 +204,26 @@ fn beginning(content: &[Block], redactor: &Redactor) -> String {
 mod tests {
     use super::*;
     use ringfence_credentials::Secret;
+
+    #[test]
+    fn a_call_is_said_with_the_files_that_it_names_whole_and_from_the_working_directory() {
+        let content = "x".repeat(2 * MAX_TEXT);
+        let input = serde_json::json!({ "content": content, "file_path": "src/a" });
+        let input = serde_json::value::to_raw_value(&input).unwrap();
+        let call = ToolCall { id: "c".into(), name: "Write".into(), input };
+        let said = |reporter: Reporter, server: Option<&str>| {
+            let begun = Begun::relayed(&call.id, 1, &Redactor::default());
+            match reporter.said(None, &begun, &call, server) {
+                AgentEvent::Call { input, paths, .. } => (input.chars().count(), paths),
+                other => panic!("{other:?}"),
+            }
+        };
+        let named = |path: &str| (MAX_TEXT, Some(vec![path.to_owned()]));
+        assert_eq!(said(Reporter::default(), None), named("src/a"));
+        assert_eq!(said(Reporter::default().with_workdir(Some("/w")), None), named("/w/src/a"));
+        let remote = said(Reporter::default().with_workdir(Some("/w")), Some("server"));
+        assert_eq!(remote, (MAX_TEXT, None), "on another host");
+    }
 
     #[test]
     fn a_beginning_is_redacted_before_it_is_cut() {

@@ -300,7 +300,7 @@ fn what_a_client_of_the_api_was_asked_and_did_is_reported_as_its_own_word() {
             tool,
             server: None,
             input,
-            paths: _,
+            paths: Some(paths),
             moment: began,
         },
         AgentEvent::CallEnded { key: first_ended, is_error: false, output, moment: ended },
@@ -314,6 +314,7 @@ fn what_a_client_of_the_api_was_asked_and_did_is_reported_as_its_own_word() {
     assert_eq!((text.as_str(), session.as_str()), ("list the files, not [redacted]", "of-client"));
     assert_eq!([of_first, of_second], [&Some(id.clone()), &Some(id.clone())]);
     assert_eq!((id, tool.as_str(), input.as_str()), (of_end, "bash", r#"{"command":"ls"}"#));
+    assert!(paths.is_empty(), "a shell's call names no file: {paths:?}");
     assert_eq!((first.as_str(), first_ended, output.as_str()), ("h1", first_key, "a b"));
     assert_eq!((second.as_str(), second_ended), ("h2", second_key));
     assert!(began < ended);

@@ -1,7 +1,11 @@
 //! A worker and a core that the test plays.
 
 use super::*;
-use ringfence_wire::{agent::MAX_QUESTION, conn::Conn};
+use ringfence_wire::{
+    agent::MAX_QUESTION,
+    conn::Conn,
+    trace::{MAX_PATHS_BYTES, MAX_TEXT},
+};
 use std::task::Poll;
 
 #[test]
@@ -101,4 +105,33 @@ async fn an_answer_belongs_to_the_question_of_its_number() {
     pids.sort_unstable();
     assert_eq!(pids, [2, 3], "not the first's");
     answering.join().unwrap();
+}
+
+#[test]
+fn a_call_is_on_record_whatever_the_files_are_called_that_it_names() {
+    let said = |input: String, paths: Vec<String>| {
+        let call = AgentEvent::Call {
+            key: "k".into(),
+            id: "i".into(),
+            renamed: None,
+            intent: None,
+            tool: "Write".into(),
+            server: None,
+            input,
+            paths: Some(paths),
+            moment: 1,
+        };
+        let Some(ToCore::Report(json)) = report_of(&call) else { return None };
+        assert!(json.get().len() <= MAX_REPORT);
+        match serde_json::from_str(json.get()).unwrap() {
+            AgentEvent::Call { paths, .. } => Some(paths),
+            other => panic!("{other:?}"),
+        }
+    };
+    let controls = |count: usize| "\u{1}".repeat(count);
+    let plain = vec!["x".repeat(MAX_PATHS_BYTES)];
+    assert_eq!(said(controls(MAX_TEXT), vec!["/a".into()]), Some(Some(vec!["/a".into()])), "the control");
+    assert_eq!(said("{}".into(), plain.clone()), Some(Some(plain)));
+    assert_eq!(said(controls(MAX_TEXT), vec![controls(MAX_PATHS_BYTES)]), Some(None));
+    assert_eq!(said(controls(MAX_REPORT), Vec::new()), None, "no worker cuts a text like that");
 }

@@ -27,7 +27,7 @@ pub mod relay;
 mod renewal;
 pub mod request;
 mod session;
-mod strict_json;
+pub(crate) mod strict_json;
 pub(crate) mod tool_calls;
 mod transfer;
 

@@ -20,7 +20,7 @@ const OBJECT: usize = 4;
 ///
 /// # Errors
 /// It is none, or parsers differ over it, or it is too heavy.
-pub(super) fn read(text: &str) -> Result<Value, String> {
+pub(crate) fn read(text: &str) -> Result<Value, String> {
     if !is_light(text.as_bytes()) {
         return Err("the provider sent JSON of too many values".to_owned());
     }

@@ -144,7 +144,8 @@ impl Worker {
 
     /// With a link to the core: it is asked who peers are, and for tags; the auditor is told what happens.
     pub(crate) fn with_host(self, host: CoreClient) -> Self {
-        let reporter = Reporter::new(host.clone(), Arc::clone(&self.issued), self.config.governed);
+        let reporter = Reporter::new(host.clone(), Arc::clone(&self.issued), self.config.governed)
+            .with_workdir(self.config.workdir.as_deref());
         Self { turns: self.turns.with_reporter(reporter), host, ..self }
     }
 
@@ -172,7 +173,8 @@ impl Worker {
         let (inputs_out, inputs) = mpsc::channel(INPUTS);
         let config = self.config;
         let access = Arc::new(Access::new(&config, self.host.clone(), Arc::clone(&self.issued)));
-        let reporter = Reporter::new(self.host, self.issued, config.governed);
+        let reporter =
+            Reporter::new(self.host, self.issued, config.governed).with_workdir(config.workdir.as_deref());
         let mut actor =
             AgentActor::new(config, self.redactor, reporter, orders, (self.status, Arc::clone(&counters)));
         let tokens = ConnectionTokens { accepting: shutdown.child_token(), ..ConnectionTokens::default() };

@@ -35,6 +35,8 @@ pub struct AgentConfig {
     pub http: Option<Http>,
     /// Whether a `[grant]` governs the agent's container.
     pub governed: bool,
+    /// Where its client works, if that is known: an absolute path.
+    pub workdir: Option<String>,
     /// What the author should know.
     pub notices: Vec<String>,
 }
