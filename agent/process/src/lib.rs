@@ -5,6 +5,7 @@
 //! | `spawn` | fork, and what must happen between fork and exec |
 //! | `listen_fds` | descriptors that a service manager passed |
 //! | `peer` | who is at a socket's other end, and which process a pidfd names |
+//! | `parent` | the parent of a process: what it runs, and what else it started |
 //! | `pidfd` | opening a pidfd |
 //! | `job` | the command's process group, session and terminal |
 //! | `wait` | signals, stops and the exit status, passed between launcher and command |
@@ -17,6 +18,7 @@
 
 pub mod job;
 pub mod listen_fds;
+pub mod parent;
 pub mod peer;
 mod pidfd;
 pub mod spawn;

@@ -95,7 +95,7 @@ impl Peer {
     }
 }
 
-fn open(pid: i32) -> Result<OwnedFd, PeerError> {
+pub(crate) fn open(pid: i32) -> Result<OwnedFd, PeerError> {
     pidfd::open(pid).map_err(|error| match error.raw_os_error() {
         Some(code) if code == Errno::ESRCH as i32 => PeerError::Gone,
         _ => PeerError::Credentials(error),
@@ -171,10 +171,15 @@ fn whole(path: &str) -> io::Result<Vec<u8>> {
 
 /// A file of a process's in /proc, and its path.
 pub fn read(pid: u32, file: &str) -> Result<(String, String), PeerError> {
+    // A name may be any bytes.
+    read_bytes(pid, file).map(|(path, bytes)| (path, String::from_utf8_lossy(&bytes).into_owned()))
+}
+
+/// The same as it is.
+pub(crate) fn read_bytes(pid: u32, file: &str) -> Result<(String, Vec<u8>), PeerError> {
     let path = format!("/proc/{pid}/{file}");
     match whole(&path) {
-        // A name may be any bytes.
-        Ok(bytes) => Ok((path, String::from_utf8_lossy(&bytes).into_owned())),
+        Ok(bytes) => Ok((path, bytes)),
         Err(source) if source.kind() == io::ErrorKind::NotFound => Err(PeerError::Gone),
         Err(source) if source.raw_os_error() == Some(Errno::ESRCH as i32) => Err(PeerError::Gone),
         Err(source) => Err(PeerError::Proc { path, source }),
