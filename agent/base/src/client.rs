@@ -86,9 +86,20 @@ pub fn probe(socket: &Path) -> Result<(), ClientError> {
     connect(socket, ENROLLING).map(drop)
 }
 
+/// Listening sockets that a profile with a kit grants besides, to whoever has them.
+#[derive(Debug, Clone, Copy)]
+pub struct EndpointSockets<'a> {
+    /// The first's address, of loopback.
+    pub address: SocketAddr,
+    /// Where its model is served.
+    pub listener: BorrowedFd<'a>,
+    /// The abstract unix socket of its ties: its name, without the `@`, and itself.
+    pub tie: Option<(&'a str, BorrowedFd<'a>)>,
+}
+
 /// Asks the core to govern a child of the caller from its next exec on.
 ///
-/// `endpoint` is a listening socket of the caller's on loopback, and its address, which the profile then grants.
+/// `endpoint` has listening sockets of the caller's, which the profile then grants.
 /// `child` is a pidfd of a direct child with one thread that has not exec'd its command yet. `workdir` is what
 /// `${WORKDIR}` in the profile stands for; `audit` asks for a container that denies nothing (root only, unless the
 /// profile says so itself).
@@ -102,7 +113,7 @@ pub fn enroll(
     profile: &str,
     workdir: Option<&Path>,
     audit: bool,
-    endpoint: Option<(SocketAddr, BorrowedFd<'_>)>,
+    endpoint: Option<EndpointSockets<'_>>,
 ) -> Result<Enrolled, ClientError> {
     enroll_on(socket, child, profile, (workdir, audit, endpoint)).map(|(enrolled, _)| enrolled)
 }
@@ -118,7 +129,7 @@ pub fn enroll_reporting(
     profile: &str,
     workdir: Option<&Path>,
     audit: bool,
-    endpoint: Option<(SocketAddr, BorrowedFd<'_>)>,
+    endpoint: Option<EndpointSockets<'_>>,
 ) -> Result<(Enrolled, Result<UnixStream, ClientError>), ClientError> {
     let (enrolled, mut conn) = enroll_on(socket, child, profile, (workdir, audit, endpoint))?;
     let asked = conn.send(&EnrollRequest::Report).map_err(ClientError::Talk);
@@ -131,7 +142,7 @@ fn enroll_on(
     socket: &Path,
     child: BorrowedFd<'_>,
     profile: &str,
-    (workdir, audit, endpoint): (Option<&Path>, bool, Option<(SocketAddr, BorrowedFd<'_>)>),
+    (workdir, audit, endpoint): (Option<&Path>, bool, Option<EndpointSockets<'_>>),
 ) -> Result<(Enrolled, Conn), ClientError> {
     let workdir = match workdir.map(|dir| dir.to_str().ok_or(dir)) {
         None => None,
@@ -144,12 +155,19 @@ fn enroll_on(
         }
     };
     let profile = match endpoint {
-        Some((address, _)) => format!("{ENDPOINT}{address}:{profile}"),
+        Some(EndpointSockets { address, tie: Some((name, _)), .. }) => {
+            format!("{ENDPOINT}{address}:@{name}:{profile}")
+        }
+        Some(EndpointSockets { address, tie: None, .. }) => format!("{ENDPOINT}{address}:{profile}"),
         None => profile.to_owned(),
     };
     let request = EnrollRequest::Enroll { profile, workdir, audit };
     let mut conn = connect(socket, ENROLLING)?;
-    let descriptors: Vec<_> = std::iter::once(child).chain(endpoint.map(|(_, listener)| listener)).collect();
+    let mut descriptors = vec![child];
+    if let Some(EndpointSockets { listener, tie, .. }) = endpoint {
+        descriptors.push(listener);
+        descriptors.extend(tie.map(|(_, socket)| socket));
+    }
     conn.send_with_descriptors(&request, &descriptors).map_err(ClientError::Talk)?;
     let enrolled = answer(&mut conn)?;
     Ok((enrolled, conn))

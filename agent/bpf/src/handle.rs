@@ -154,6 +154,11 @@ impl Kernel {
     pub fn tag(&self, pidfd: BorrowedFd<'_>, call: NonZeroU64) -> Result<(), TaskError> {
         self.calls.tag(pidfd, call)
     }
+
+    /// The tool call that a process is tied to, if any. `None` also where it has ended.
+    pub fn call(&self, pidfd: BorrowedFd<'_>) -> Result<Option<NonZeroU64>, TaskError> {
+        self.calls.of(pidfd)
+    }
 }
 
 /// Opens the pinned maps.

@@ -88,11 +88,12 @@ pub(crate) fn task_tag(tasks: BorrowedFd<'_>, pidfd: BorrowedFd<'_>) -> io::Resu
     }
 }
 
-/// What the programs keep with an accepted socket: the container whose task connected; `None`: no governed task did.
-pub(crate) fn caller(callers: BorrowedFd<'_>, socket: BorrowedFd<'_>) -> io::Result<Option<u64>> {
-    let key: libc::c_int = socket.as_raw_fd();
+/// The number that is kept with what a descriptor is of, in a map whose values are numbers: with an accepted socket or, by a pidfd,
+/// with a task (its thread group leader). `None`: there is none, or the task is gone.
+pub(crate) fn number_of(map: BorrowedFd<'_>, of: BorrowedFd<'_>) -> io::Result<Option<u64>> {
+    let key: libc::c_int = of.as_raw_fd();
     let mut value = 0_u64;
-    let mut attr = ElementAttr::new(callers, &raw const key, &raw mut value, 0);
+    let mut attr = ElementAttr::new(map, &raw const key, &raw mut value, 0);
     // SAFETY: `ElementAttr` is the element operations' layout without padding; `key` is the 4 byte key and `value` has
     // the map's value size (`load` compared it with `size_of::<u64>()`), and both outlive the call.
     match unsafe { bpf(BPF_MAP_LOOKUP_ELEM, &mut attr) } {

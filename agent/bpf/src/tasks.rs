@@ -136,7 +136,7 @@ pub(crate) struct Callers(pub MapData);
 impl Callers {
     /// The container whose task made the connection that `socket` accepted; `None`: no governed task did.
     pub(crate) fn of(&self, socket: BorrowedFd<'_>) -> Result<Option<ContainerId>, TaskError> {
-        sys::caller(fd(&self.0), socket)
+        sys::number_of(fd(&self.0), socket)
             .map(|found| found.map(ContainerId::from_raw))
             .map_err(TaskError::Caller)
     }
@@ -147,6 +147,12 @@ impl Callers {
 pub(crate) struct Calls(pub MapData);
 
 impl Calls {
+    /// The tool call that a process is tied to; `None`: none, or it has ended.
+    pub(crate) fn of(&self, pidfd: BorrowedFd<'_>) -> Result<Option<NonZeroU64>, TaskError> {
+        let tag = sys::number_of(fd(&self.0), pidfd).map_err(|error| TaskError::from_io("read", error))?;
+        Ok(tag.and_then(NonZeroU64::new))
+    }
+
     /// Ties a process of one thread, and all that it will start, to a tool call; once.
     pub(crate) fn tag(&self, pidfd: BorrowedFd<'_>, call: NonZeroU64) -> Result<(), TaskError> {
         sys::set_call(fd(&self.0), pidfd, call.get()).map_err(|error| {

@@ -42,6 +42,8 @@ pub trait Enforcer: Send + 'static {
     }
     /// See [`Kernel::tag`].
     fn tag(&self, pidfd: BorrowedFd<'_>, call: NonZeroU64) -> Result<(), TaskError>;
+    /// See [`Kernel::call`].
+    fn call(&self, pidfd: BorrowedFd<'_>) -> Result<Option<NonZeroU64>, TaskError>;
     /// See [`Kernel::counters`].
     fn counters(&self, id: ContainerId) -> Result<Counters, PolicyError>;
     /// See [`Kernel::release`].
@@ -87,6 +89,10 @@ impl Enforcer for Kernel {
 
     fn tag(&self, pidfd: BorrowedFd<'_>, call: NonZeroU64) -> Result<(), TaskError> {
         Self::tag(self, pidfd, call)
+    }
+
+    fn call(&self, pidfd: BorrowedFd<'_>) -> Result<Option<NonZeroU64>, TaskError> {
+        Self::call(self, pidfd)
     }
 
     fn counters(&self, id: ContainerId) -> Result<Counters, PolicyError> {

@@ -13,7 +13,7 @@ use ringfence_policy::{
     mounts::{self, Mount},
 };
 use ringfence_process::peer::{Peer, PeerError, Process};
-use ringfence_wire::message::ENDPOINT;
+use ringfence_wire::{message::ENDPOINT, tie};
 use rustix::fs::{AtFlags, Mode as FileMode, OFlags, StatxFlags, open, statx};
 use std::{
     ffi::OsString,
@@ -43,6 +43,11 @@ pub enum EnrollError {
         "an endpoint is the address of a listening TCP socket of loopback, which comes beside the message"
     )]
     Endpoint,
+    /// A name of a socket for ties that is not that of a listening one which came with it.
+    #[error(
+        "a run's ties have an abstract unix socket of their own that listens, which comes beside the message"
+    )]
+    Tie,
     /// An endpoint beside a profile that is for no agent.
     #[error("profile {0} has no [kit], so no endpoint is granted beside it")]
     NoKit(String),
@@ -331,16 +336,43 @@ pub fn container_of(
 /// What a request for a grant begins with, in place of a profile's name; its JSON follows.
 pub const GRANT: &str = "grant:";
 
-/// The address that is asked for beside a profile, and the profile.
-pub(crate) fn endpoint_of(asked: &str) -> Result<(Option<SocketAddr>, &str), EnrollError> {
-    let Some(rest) = asked.strip_prefix(ENDPOINT) else { return Ok((None, asked)) };
-    // Of loopback's four numbers and a port: no other colon.
-    let mut parts = rest.splitn(3, ':');
-    let (Some(host), Some(port), Some(profile)) = (parts.next(), parts.next(), parts.next()) else {
-        return Err(EnrollError::Endpoint);
-    };
-    let address: SocketAddrV4 = format!("{host}:{port}").parse().map_err(|_| EnrollError::Endpoint)?;
-    Ok((Some(address.into()), profile))
+/// What is asked for: a profile, and what is granted beside it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Asked<'a> {
+    /// An address of loopback.
+    pub(crate) endpoint: Option<SocketAddr>,
+    /// The name of an abstract unix socket.
+    pub(crate) tie: Option<&'a str>,
+    /// The profile.
+    pub(crate) profile: &'a str,
+}
+
+impl<'a> Asked<'a> {
+    /// Takes a request's text apart.
+    pub(crate) fn parse(asked: &'a str) -> Result<Self, EnrollError> {
+        let Some(rest) = asked.strip_prefix(ENDPOINT) else {
+            return Ok(Self { endpoint: None, tie: None, profile: asked });
+        };
+        // Of loopback's four numbers and a port: no other colon.
+        let mut parts = rest.splitn(3, ':');
+        let (Some(host), Some(port), Some(rest)) = (parts.next(), parts.next(), parts.next()) else {
+            return Err(EnrollError::Endpoint);
+        };
+        let address: SocketAddrV4 = format!("{host}:{port}").parse().map_err(|_| EnrollError::Endpoint)?;
+        // No profile's name begins so, and no path.
+        let (tie, profile) = match rest.strip_prefix('@').map(|rest| rest.split_once(':')) {
+            None => (None, rest),
+            Some(Some((name, profile))) if tie::is_name(name) => (Some(name), profile),
+            Some(_) => return Err(EnrollError::Tie),
+        };
+        Ok(Self { endpoint: Some(address.into()), tie, profile })
+    }
+}
+
+/// The program beside the daemon's own that speaks on the socket of a run's ties: what a container may start for that is not its
+/// user's to say.
+fn tie_program() -> Option<PathBuf> {
+    Some(std::env::current_exe().ok()?.parent()?.join(tie::PROGRAM)).filter(|program| program.is_file())
 }
 
 /// Checks that a socket listens at an address of loopback: whoever asks for the address has to have it.
@@ -360,6 +392,23 @@ pub(crate) fn check_listener(listener: impl AsFd, address: SocketAddr) -> Result
     }
 }
 
+/// Checks that a socket is a listening abstract unix socket of this name, as [`check_listener`] does.
+pub(crate) fn check_tie(socket: impl AsFd, name: &str) -> Result<(), EnrollError> {
+    use rustix::net::{SocketAddrUnix, SocketType, getsockname, sockopt};
+    let socket = socket.as_fd();
+    let own = (|| {
+        let is_stream = sockopt::socket_type(socket)? == SocketType::STREAM;
+        let listens = is_stream && sockopt::socket_acceptconn(socket)?;
+        Ok::<_, rustix::io::Errno>(
+            listens.then_some(SocketAddrUnix::try_from(getsockname(socket)?).ok()).flatten(),
+        )
+    })();
+    match own {
+        Ok(Some(own)) if own.abstract_name() == Some(name.as_bytes()) => Ok(()),
+        _ => Err(EnrollError::Tie),
+    }
+}
+
 /// Loads the profile that a user asked for, if that user may have it. Anyone may have any grant: it only takes away, and
 /// its container bears no profile's name.
 pub fn load(asked: &str, uid: u32, dirs: &Dirs) -> Result<Profile, EnrollError> {
@@ -367,7 +416,7 @@ pub fn load(asked: &str, uid: u32, dirs: &Dirs) -> Result<Profile, EnrollError> 
         let grant: Grant = serde_json::from_str(json).map_err(EnrollError::Grant)?;
         return profile::of_grant(&grant).map_err(EnrollError::Load);
     }
-    let (endpoint, asked) = endpoint_of(asked)?;
+    let Asked { endpoint, tie, profile: asked } = Asked::parse(asked)?;
     if uid != 0 && (asked.contains('/') || asked.ends_with(".toml")) {
         return Err(EnrollError::PathNotRoot(asked.to_owned(), dirs.system.clone()));
     }
@@ -377,6 +426,9 @@ pub fn load(asked: &str, uid: u32, dirs: &Dirs) -> Result<Profile, EnrollError> 
             return Err(EnrollError::NoKit(profile.name));
         }
         profile.grant_endpoint(address);
+        if let Some(name) = tie {
+            profile.grant_tie(name, tie_program().as_deref());
+        }
     }
     if uid != 0
         && let Some(open) = profile.sources.iter().find(|source| !source.root_only)

@@ -44,6 +44,7 @@
 
 pub mod agents;
 pub mod auditor_role;
+mod call_tags;
 pub mod containers;
 pub mod daemon;
 pub mod enforcer;

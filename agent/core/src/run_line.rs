@@ -2,15 +2,18 @@
 //! container. Nothing that comes there names a container, so nobody can speak of another.
 //!
 //! Whoever may enrol may speak here, and send anything, or nothing, or more than anybody reads. So each line has a permit, a
-//! user a share of those, each line its pace, and nothing but reports is taken, unread. A line ends with its peer, and a little
-//! after its container.
+//! user a share of those, each line its pace, and nothing is taken but reports, unread, and questions to tie a process of the very
+//! container to a call (`ties`). A line ends with its peer, and a little after its container.
 
 use super::{enforcer::Enforcer, server::Server};
-use ringfence_base::clock::{now_micros, since_boot};
+use ringfence_base::{
+    clock::{now_micros, since_boot},
+    error::chain,
+};
 use ringfence_bpf::TaskError;
 use ringfence_process::peer::Peer;
 use ringfence_wire::{
-    agent::{MAX_REPORT, ToCore},
+    agent::{Answer, MAX_REPORT, ToCore, ToWorker},
     audit::{AgentReport, Payload, run_agent},
     conn::Conn,
     frame::FrameError,
@@ -25,6 +28,10 @@ use std::{
     thread,
     time::{Duration, Instant},
 };
+
+mod ties;
+
+use ties::TieError;
 
 /// Most lines of one user, subordinate ids included.
 pub(crate) const LINES_PER_UID: usize = 16;
@@ -110,6 +117,12 @@ impl<E: Enforcer> Server<E> {
         ended
     }
 
+    fn note(&self, whose: &Whose, payload: Payload) {
+        if !self.report(&whose.report(payload)) {
+            tracing::debug!("container {}: a report of its run is lost", whose.container);
+        }
+    }
+
     fn take_reports(&self, conn: &mut Conn, whose: &Whose) -> Result<(), FrameError> {
         let mut pace = Pace::new(Instant::now());
         let mut until: Option<Instant> = None;
@@ -130,14 +143,42 @@ impl<E: Enforcer> Server<E> {
                 Ok(_) => {}
                 Err(errno) => return Err(FrameError::from_io(errno.into())),
             }
-            // What comes beside it is closed.
-            let ToCore::Report(event) = conn.receive::<ToCore>()? else { return Err(FrameError::Closed) };
-            if !self.report(&whose.report(Payload::Event(event))) {
-                tracing::debug!("container {}: a report of its run is lost", whose.container);
+            // What comes beside a report is closed.
+            let (said, beside) = conn.receive_with_descriptors::<ToCore>()?;
+            match said {
+                ToCore::Report(event) => self.note(whose, Payload::Event(event)),
+                ToCore::Tie { number, parent } => {
+                    let answer = answer(self.tie(whose, parent, beside));
+                    let tagged = match &answer {
+                        Answer::Tagged { tag, container } => {
+                            Some(Payload::Tagged { tag: *tag, container: container.clone() })
+                        }
+                        _ => None,
+                    };
+                    // A tool waits for it, and nobody for the report, which still goes before all that is said of the tag here.
+                    let sent = conn.send(&ToWorker::Answer { number, answer });
+                    tagged.into_iter().for_each(|payload| self.note(whose, payload));
+                    sent?;
+                }
+                ToCore::CouldBeTied { number, parent } => {
+                    let answer = answer(self.could_be_tied(whose, parent, beside));
+                    conn.send(&ToWorker::Answer { number, answer })?;
+                }
+                ToCore::Ready
+                | ToCore::Failed(_)
+                | ToCore::Speaker { .. }
+                | ToCore::Tag { .. }
+                | ToCore::CommandLine { .. }
+                | ToCore::Status(_)
+                | ToCore::KeyRefused => return Err(FrameError::Closed),
             }
             thread::sleep(pace.step(Instant::now()));
         }
     }
+}
+
+fn answer(result: Result<Answer, TieError>) -> Answer {
+    result.unwrap_or_else(|error| Answer::Refused(chain(&error)))
 }
 
 /// A connection for reports: its messages are short, and each comes in time.
@@ -147,7 +188,7 @@ pub(crate) fn narrowed(conn: Conn) -> Conn {
 
 /// Says no.
 pub(crate) fn refuse(conn: &mut Conn, error: &LineError) -> Result<(), FrameError> {
-    conn.send(&Reply::<Reporting>::Failed(Failure::new(ringfence_base::error::chain(error))))
+    conn.send(&Reply::<Reporting>::Failed(Failure::new(chain(error))))
 }
 
 /// How fast a line is read: its sender waits, and not the daemon.

@@ -4,7 +4,7 @@
 use super::{
     agents::Agents,
     enforcer::Enforcer,
-    enroll::{self, EnrollError, Request, Surroundings},
+    enroll::{self, Asked, EnrollError, Request, Surroundings},
     privileges::Privileges,
     quota::{CONNECTIONS, CONNECTIONS_PER_UID, QuotaError},
     run_line::{self, LINES, LINES_PER_UID, LineError},
@@ -221,7 +221,11 @@ impl<E: Enforcer> Server<E> {
         descriptors: Vec<OwnedFd>,
     ) -> Result<Enrolled, EnrollError> {
         let mut descriptors = descriptors;
-        if let (Some(address), _) = enroll::endpoint_of(&request.asked)? {
+        let Asked { endpoint, tie, .. } = Asked::parse(&request.asked)?;
+        if let Some(name) = tie {
+            enroll::check_tie(descriptors.pop().ok_or(EnrollError::Tie)?, name)?;
+        }
+        if let Some(address) = endpoint {
             enroll::check_listener(descriptors.pop().ok_or(EnrollError::Endpoint)?, address)?;
         }
         let [child] =
@@ -408,7 +412,7 @@ fn request_of(
     if profile.is_empty() || profile.len() > most || profile.contains('\0') {
         return Err(EnrollError::BadName);
     }
-    let (_, name) = enroll::endpoint_of(&profile)?;
+    let Asked { profile: name, .. } = Asked::parse(&profile)?;
     if !is_grant && (name.contains('/') || name.ends_with(".toml")) && !name.starts_with('/') {
         return Err(EnrollError::RelativePath(name.to_owned()));
     }

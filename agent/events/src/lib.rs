@@ -9,6 +9,7 @@
 //! | `explain` | why an event got its verdict, and the line that would change it |
 //! | `attribute` | which tool call an event belongs to, and how certain that is |
 //! | `matched` | which tool call an event fits by its path, where that says nothing for sure |
+//! | `ties` | the same in a run's container, beside calls whose shells were tagged |
 //! | `report` | what agents' workers report, checked |
 //! | `samples` | samples for tests |
 
@@ -26,3 +27,4 @@ pub mod present;
 pub mod report;
 #[cfg(any(test, feature = "test-support"))]
 pub mod samples;
+pub mod ties;

@@ -34,11 +34,11 @@ enum Naming {
 
 /// What of an answer by times can be said by paths. `touched`: see [`touched`]. `calls` and `known_to` as for
 /// [`attribute`](super::attribute::attribute), which gave that answer.
-pub fn by_path(
+pub fn by_path<'a>(
     answer: Attribution,
     moment: Moment,
     touched: &[&str],
-    calls: &[Asked],
+    calls: impl IntoIterator<Item = &'a Asked>,
     known_to: u64,
 ) -> Attribution {
     let Moment { at, born, single } = moment;
@@ -46,7 +46,7 @@ pub fn by_path(
         return answer;
     }
     let mut naming: Vec<&Asked> = Vec::new();
-    for call in calls.iter().filter(|call| call.span.overlaps(at, at)) {
+    for call in calls.into_iter().filter(|call| call.span.overlaps(at, at)) {
         // Born since, the process may be what that call started, whatever another one names.
         if born > call.span.began {
             return answer;

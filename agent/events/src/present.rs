@@ -28,10 +28,24 @@ pub struct Stored {
     pub profile: String,
     /// The provider's id of the tool call that its process tree was tagged for, where that is known.
     pub call: Option<String>,
+    /// How sure that is.
+    pub tie: Tie,
     /// What decided.
     pub decider: Decider,
     /// The record.
     pub record: Decoded,
+}
+
+/// How sure it is that a tag is of the call that it is said to be of.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Tie {
+    /// Sure, as far as the call's agent knows.
+    #[default]
+    Exact,
+    /// Nothing named the call; the process runs what it alone says.
+    Matched,
+    /// Another process says that it is the call's.
+    Contested,
 }
 
 /// The event for the world.
@@ -94,8 +108,12 @@ pub fn event(stored: &Stored) -> Event {
     if *call != 0 {
         let call = stored.call.clone().unwrap_or_else(|| format!("tag:{call:x}"));
         let is_debugged = record_flags & event::FLAG_DEBUGGED != 0;
-        let attribution =
-            if is_debugged { Attribution::Ambiguous(vec![call]) } else { Attribution::Exact(call) };
+        let attribution = match stored.tie {
+            _ if is_debugged => Attribution::Ambiguous(vec![call]),
+            Tie::Contested => Attribution::Ambiguous(vec![call]),
+            Tie::Matched => Attribution::Matched(call),
+            Tie::Exact => Attribution::Exact(call),
+        };
         attribute(&mut event, attribution);
     }
     event
@@ -323,6 +341,7 @@ mod tests {
             container: "0123456789ab".into(),
             profile: "coder".into(),
             call: None,
+            tie: Tie::Exact,
             decider: Decider::Default,
             record,
         }
@@ -377,6 +396,25 @@ mod tests {
         assert_eq!(event.attribution.to_string(), "matched");
         assert_eq!((event.tool_call.as_deref(), event.attribution), (Some("toolu_1"), Certainty::Matched));
         assert!(event.candidates.is_empty());
+    }
+
+    #[test]
+    fn a_tag_is_as_sure_as_its_tie() {
+        let tagged = Decoded { call: 0x2a, ..samples::decoded() };
+        let of = |tie| super::event(&Stored { call: Some("toolu_1".into()), tie, ..stored(tagged.clone()) });
+        let matched = of(Tie::Matched);
+        assert_eq!(
+            (matched.tool_call.as_deref(), matched.attribution),
+            (Some("toolu_1"), Certainty::Matched)
+        );
+        let contested = of(Tie::Contested);
+        assert_eq!((contested.tool_call, contested.attribution), (None, Certainty::Ambiguous));
+        assert_eq!(contested.candidates, ["toolu_1"]);
+        assert_eq!(of(Tie::Exact).attribution, Certainty::Exact, "the control");
+        let steered = Decoded { flags: event::FLAG_DEBUGGED, ..tagged.clone() };
+        let steered =
+            super::event(&Stored { call: Some("toolu_1".into()), tie: Tie::Matched, ..stored(steered) });
+        assert_eq!(steered.attribution, Certainty::Ambiguous);
     }
 
     #[test]

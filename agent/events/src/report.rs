@@ -59,16 +59,20 @@ pub fn check(report: AgentReport) -> Option<CheckedReport> {
     (agent.len() <= MAX_NAME).then_some(CheckedReport { agent, uid, container, at, payload })
 }
 
-/// What a run may say: its user's word, and never as if the kernel or the daemon had said it. Nobody sends it messages, and
-/// the core tags nothing for it.
+/// What a run may say: its user's word, and never as if the kernel or the daemon had said it. Nobody sends it messages. Which call
+/// a tag is is its word, too: that the tag is of this container is looked up where it is stored, in what the core said.
 fn of_run(mut event: AgentEvent) -> Option<AgentEvent> {
     match &mut event {
-        AgentEvent::Began { .. } | AgentEvent::Tagged { .. } => return None,
+        AgentEvent::Began { .. } => return None,
         AgentEvent::Intent { uid, via, .. } => (*uid, *via) = (None, Via::Http),
         AgentEvent::Refused(refusal) => {
             (refusal.pid, refusal.uid, refusal.container) = (None, None, None);
         }
-        AgentEvent::IntentEnded { .. } | AgentEvent::Call { .. } | AgentEvent::CallEnded { .. } => {}
+        AgentEvent::IntentEnded { .. }
+        | AgentEvent::Call { .. }
+        | AgentEvent::CallEnded { .. }
+        | AgentEvent::Tagged { .. }
+        | AgentEvent::Contested { .. } => {}
     }
     Some(event)
 }
@@ -111,7 +115,7 @@ fn bounded(mut event: AgentEvent) -> Option<AgentEvent> {
             id(key)?;
             cut(output);
         }
-        AgentEvent::Tagged { key, .. } => id(key)?,
+        AgentEvent::Tagged { key, .. } | AgentEvent::Contested { key } => id(key)?,
         AgentEvent::Refused(refusal) => {
             id(&refusal.what)?;
             refusal.container.as_deref().map_or(Some(()), id)?;
@@ -162,10 +166,12 @@ mod tests {
         };
         assert_eq!(of_run(&intent(Some(0), Via::Send)), Some(intent(None, Via::Http)));
         assert_eq!(checked(&intent(Some(0), Via::Send)), Some(intent(Some(0), Via::Send)), "the control");
-        for event in [AgentEvent::Began { moment: 1 }, AgentEvent::Tagged { key: "k".into(), tag: 1 }] {
-            assert_eq!(of_run(&event), None);
-            assert_eq!(checked(&event).as_ref(), Some(&event), "the control");
-        }
+        let began = AgentEvent::Began { moment: 1 };
+        assert_eq!(of_run(&began), None);
+        assert_eq!(checked(&began).as_ref(), Some(&began), "the control");
+        // Whose the tag is is the store's to know.
+        let tagged = AgentEvent::Tagged { key: "k".into(), tag: 1, matched: true };
+        assert_eq!(of_run(&tagged), Some(tagged));
         let refusal = |known: bool| {
             AgentEvent::Refused(Refusal {
                 what: "http".into(),
@@ -194,8 +200,11 @@ mod tests {
             let intent = AgentEvent::Intent { id, uid: None, text, via: Via::Http, session: Some(session) };
             assert_eq!(checked(&intent), None);
         }
-        assert_eq!(checked(&AgentEvent::Tagged { key: "x".repeat(MAX_ID + 1), tag: 1 }), None);
-        assert_eq!(checked(&AgentEvent::Tagged { key: String::new(), tag: 1 }), None);
+        assert_eq!(
+            checked(&AgentEvent::Tagged { key: "x".repeat(MAX_ID + 1), tag: 1, matched: false }),
+            None
+        );
+        assert_eq!(checked(&AgentEvent::Contested { key: String::new() }), None);
         let refusal =
             Refusal { what: "send".into(), why: "w".repeat(9000), pid: None, uid: None, container: None };
         let Some(AgentEvent::Refused(kept)) = checked(&AgentEvent::Refused(refusal)) else {

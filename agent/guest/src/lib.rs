@@ -7,6 +7,7 @@
 //! |---|---|
 //! | the agent's loop, its tools, its connection | [`runtime`] |
 //! | a unix socket on the container's own loopback | [`bridge`] |
+//! | a tool's shell says which call it runs | [`tie`] |
 //! | a container's tools, known to one daemon, with output that is bounded | [`runner`] |
 //! | signals as a descriptor; waiting for descriptors | `signals` |
 //! | fork, and leaving without exit handlers, what a process was started with: the only `unsafe` | `sys` |
@@ -16,6 +17,7 @@ pub mod runner;
 pub mod runtime;
 mod signals;
 mod sys;
+pub mod tie;
 
 /// Closes this process, and its forks until they become other programs, to others of the same user: no core dump, no
 /// ptrace(2), no /proc/PID/mem. Tools run as that user, and whoever acts as the runtime chooses what the record ties to a call;

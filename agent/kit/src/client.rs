@@ -4,6 +4,7 @@ use super::{Endpoint, Error};
 use nix::unistd::{Uid, User, getuid};
 use ringfence_files::{Access, Dir};
 use ringfence_policy::kit::{self, Kit};
+use ringfence_wire::tie::VARIABLE;
 use std::{
     ffi::{OsStr, OsString},
     io::Write as _,
@@ -29,6 +30,11 @@ impl Runner {
             None => User::from_uid(getuid()),
         };
         user.ok().flatten().map(Self)
+    }
+
+    /// The user.
+    pub fn user(&self) -> &User {
+        &self.0
     }
 
     /// Makes a directory in this user's home, as this user.
@@ -103,12 +109,22 @@ impl Client {
             }
         };
         let address = endpoint.url();
-        let values =
-            [(kit::ENDPOINT, address.as_str()), (kit::TOKEN, endpoint.token()), (kit::STATE, &state)];
+        let tie = endpoint.tie().map(|tie| (format!("@{}", tie.name), tie.program.display().to_string()));
+        let (socket, program) = tie.clone().unwrap_or_default();
+        let values = [
+            (kit::ENDPOINT, address.as_str()),
+            (kit::TOKEN, endpoint.token()),
+            (kit::STATE, &state),
+            (kit::TIE, &socket),
+            (kit::RUNTIME, &program),
+        ];
         for (name, text) in kit.files.iter().filter(|_| !state.is_empty()) {
             runner.write(agent, Path::new(&state), (name, &fill(text, &values)))?;
         }
-        Ok(Self::filled(kit, &values))
+        let mut client = Self::filled(kit, &values);
+        // Whatever the kit says: by it a tool's shell finds the way.
+        client.variables.extend(tie.map(|(socket, _)| (VARIABLE.to_owned(), socket)));
+        Ok(client)
     }
 
     fn filled(kit: &Kit, values: &[(&str, &str)]) -> Self {

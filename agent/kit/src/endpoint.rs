@@ -1,7 +1,10 @@
 //! A run's worker: the same process as an agent's, for one run. It serves the model at a port of loopback that is this run's
 //! alone, to whoever has this run's token, and ends with the launcher.
 
-use super::{Error, make, renewal};
+use super::{
+    Error, make, renewal,
+    tie::{self, Tie},
+};
 use jiff::Zoned;
 use ringfence_base::{error::chain, loopback, paths::HTTP_TOKEN, sockets};
 use ringfence_credentials::{self as secret, Secret, Source};
@@ -22,7 +25,10 @@ use std::{
     fs,
     hash::{BuildHasher as _, RandomState},
     net::{Shutdown, SocketAddr, UdpSocket},
-    os::{fd::OwnedFd, unix::net::UnixStream},
+    os::{
+        fd::{AsFd, BorrowedFd, OwnedFd},
+        unix::net::UnixStream,
+    },
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -55,6 +61,8 @@ pub struct Endpoint {
     /// The port stays the run's when its worker is gone, and is nobody else's for UDP.
     held: (Arc<OwnedFd>, UdpSocket),
     token: String,
+    /// What ties its calls to their processes, if anything.
+    tie: Option<Tie>,
     logs: PathBuf,
     state: PathBuf,
 }
@@ -111,6 +119,7 @@ impl Endpoint {
             address,
             held: (Arc::new(held), beside),
             token: String::new(),
+            tie: None,
             logs,
             state,
         };
@@ -142,15 +151,27 @@ impl Endpoint {
         Arc::clone(&self.held.0)
     }
 
-    /// Has the worker report over this line, which the core gave for the run's container, and waits until it does: before the command
-    /// runs, and before anybody watches.
+    /// Its calls are tied to their processes with this, once the core holds the container. Before [`Self::report_to`].
+    pub fn tie_with(&mut self, tie: Tie) {
+        self.tie = Some(tie);
+    }
+
+    /// What ties its calls, if anything.
+    pub fn tie(&self) -> Option<&Tie> {
+        self.tie.as_ref()
+    }
+
+    /// Has the worker report over this line, which the core gave for the run's container, and tie calls to processes, and waits until
+    /// it does: before the command runs, and before anybody watches.
     ///
     /// # Errors
     /// In words: nothing is reported then, and the worker serves as before.
     pub fn report_to(&self, line: UnixStream) -> Result<(), String> {
         let worker = self.worker.as_ref().ok_or("it has ended")?;
-        worker::send_order(worker.socket(), &ToWorker::ReportTo, &[line], &[])
-            .map_err(|error| chain(&error))?;
+        let order = ToWorker::ReportTo { ties: self.tie.as_ref().map(Tie::uid) };
+        let beside: Vec<BorrowedFd<'_>> =
+            std::iter::once(line.as_fd()).chain(self.tie.iter().map(|tie| tie.listener.as_fd())).collect();
+        worker::send_order(worker.socket(), &order, &beside, &[]).map_err(|error| chain(&error))?;
         is_ready(worker)
     }
 
@@ -164,8 +185,8 @@ impl Endpoint {
         self.logs.join(HTTP_LOG)
     }
 
-    /// Hears the worker: it is given a fresh key when its provider refuses the one of before, and its end is said on standard
-    /// error. Starts a thread: not before the command is forked.
+    /// Hears the worker: it is given a fresh key when its provider refuses the one of before, it is told what a tool's shell runs, and
+    /// its end is said on standard error. Starts a thread: not before the command is forked.
     pub fn watch(&self) {
         let link = self.worker.as_ref().and_then(|worker| worker.socket().try_clone().ok());
         let Some(link) = link else { return };
@@ -174,7 +195,10 @@ impl Endpoint {
         let mut given = self.given.clone();
         let watch = move || {
             let mut renewed: Option<Instant> = None;
-            let hear = |conn: &mut Conn, said: ToCore, _| {
+            let hear = |conn: &mut Conn, said: ToCore, beside: Vec<OwnedFd>| {
+                if let ToCore::CommandLine { number } = said {
+                    return conn.send(&ToWorker::Answer { number, answer: tie::command_line(beside) });
+                }
                 let is_due = renewed.is_none_or(|last| last.elapsed() >= RENEWAL);
                 if matches!(said, ToCore::KeyRefused) && is_due {
                     renewed = Some(Instant::now());
@@ -285,7 +309,11 @@ fn is_ready(process: &Process) -> Result<(), String> {
             ToCore::Failed(why) => return Err(worker::printable_reason(&why)),
             // Numbers that nobody asked for.
             ToCore::Status(_) | ToCore::Report(_) | ToCore::KeyRefused => {}
-            ToCore::Speaker { .. } | ToCore::Tag { .. } => {
+            ToCore::Speaker { .. }
+            | ToCore::Tag { .. }
+            | ToCore::CommandLine { .. }
+            | ToCore::Tie { .. }
+            | ToCore::CouldBeTied { .. } => {
                 return Err("it asks for what only the daemon does".to_owned());
             }
         }

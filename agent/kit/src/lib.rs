@@ -5,6 +5,7 @@
 //! |---|---|
 //! | `credential` | where on the host the credential is |
 //! | `endpoint` | the run's worker: its sockets, its directories, its end |
+//! | `tie` | what ties the run's tool calls to their processes |
 //! | `client` | the variables and arguments that lead the agent to it; the agent's own directory |
 //! | `renewal` | a login that is over is renewed |
 //! | `version` | which version of the agent this is |
@@ -18,11 +19,13 @@ mod client;
 mod credential;
 mod endpoint;
 mod renewal;
+mod tie;
 mod version;
 
 pub use client::{Client, Runner};
 pub use credential::describe;
 pub use endpoint::Endpoint;
+pub use tie::{NoTie, Tie};
 pub use version::of as version;
 
 use nix::unistd::geteuid;

@@ -31,7 +31,7 @@ mod request;
 
 pub use environment::Variable;
 pub use error::Error;
-pub use request::{Endpoint, Request, Say};
+pub use request::{Endpoint, Request, Say, Tie};
 
 use cgroup::Cgroup;
 use command::Command;
@@ -128,9 +128,12 @@ pub fn start_reporting(
         None => profile,
     };
     let profile = match &request.endpoint {
-        Some(Endpoint { address, .. }) => {
+        Some(Endpoint { address, tie, .. }) => {
             let mut granted = profile;
             granted.grant_endpoint(*address);
+            if let Some(Tie { name, program, .. }) = tie {
+                granted.grant_tie(name, Some(program));
+            }
             granted
         }
         None => profile,
@@ -472,8 +475,10 @@ impl Launch<'_> {
         let file = self.profile.file.to_string_lossy();
         let profile = if by_name { self.profile.name.as_str() } else { file.as_ref() };
         let (workdir, audit) = (Some(self.workdir), self.request.audit);
-        let endpoint =
-            self.request.endpoint.as_ref().map(|endpoint| (endpoint.address, endpoint.listener.as_fd()));
+        let endpoint = self.request.endpoint.as_ref().map(|Endpoint { address, listener, tie }| {
+            let tie = tie.as_ref().map(|tie| (tie.name.as_str(), tie.listener.as_fd()));
+            client::EndpointSockets { address: *address, listener: listener.as_fd(), tie }
+        });
         let Some(take_line) = self.take_line else {
             return client::enroll(socket, child.as_fd(), profile, workdir, audit, endpoint);
         };

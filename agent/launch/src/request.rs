@@ -38,6 +38,19 @@ pub struct Endpoint {
     pub address: SocketAddr,
     /// The socket: whoever has it may have the address granted.
     pub listener: Arc<OwnedFd>,
+    /// Where its tool calls are tied to their processes, if anywhere.
+    pub tie: Option<Tie>,
+}
+
+/// What ties tool calls to their processes.
+#[derive(Debug, Clone)]
+pub struct Tie {
+    /// Name of an abstract unix socket, without the `@`.
+    pub name: String,
+    /// The socket: whoever has it may have the name granted.
+    pub listener: Arc<OwnedFd>,
+    /// The program that speaks there.
+    pub program: PathBuf,
 }
 
 /// What is said of the enforcement before the command runs.

@@ -206,7 +206,7 @@ impl ConnectionPeer {
         match tagged.await {
             Ok((key, tag)) => {
                 host.counts().tags.fetch_add(1, Ordering::Relaxed);
-                host.report(&AgentEvent::Tagged { key: key.as_str().to_owned(), tag });
+                host.report(&AgentEvent::Tagged { key: key.as_str().to_owned(), tag, matched: false });
                 Ok(())
             }
             Err(why) => {

@@ -1,6 +1,6 @@
 //! The worker's link to its supervisor. To the core: who a peer is, tags, reports. A user's service knows nothing of peers, tags
 //! nobody and takes no reports; over its link come orders to a worker that runs (`service`). A run's worker reports over a
-//! further line, straight to the core.
+//! further line, straight to the core, which ties processes of the run's container there, too.
 
 use super::{access::WithDescriptors, frame::FrameReader, service::OrderAssembler};
 use ringfence_wire::{
@@ -22,7 +22,7 @@ use std::{
     time::{Duration, Instant},
 };
 use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt, Interest},
+    io::{AsyncWriteExt, Interest},
     net::{UnixStream, unix::OwnedWriteHalf},
     sync::{mpsc, oneshot},
     time::{timeout, timeout_at},
@@ -90,7 +90,7 @@ pub(crate) struct CoreClient {
     link: Option<mpsc::Sender<Question>>,
     /// At its other end is the core.
     is_core: bool,
-    /// A run's own line to the core, which takes reports and nothing else.
+    /// A run's own line to the core, which takes reports and ties processes.
     reports: Arc<OnceLock<mpsc::Sender<Question>>>,
     counts: Arc<Counts>,
     /// Refusals that were recorded lately.
@@ -178,9 +178,7 @@ impl CoreClient {
         if !self.has_core() {
             return Ok(None);
         }
-        let connection =
-            connection.try_clone_to_owned().map_err(|error| Error::Refused(error.to_string()))?;
-        match self.ask(ToCore::Speaker { number: 0 }, vec![connection]).await? {
+        match self.ask(ToCore::Speaker { number: 0 }, vec![cloned(connection)?]).await? {
             Answer::Speaker(speaker) => Ok(Some(speaker)),
             _ => Err(Error::Strange),
         }
@@ -191,12 +189,50 @@ impl CoreClient {
     /// # Errors
     /// [`Error`]: then it has none.
     pub(crate) async fn tag(&self, process: OwnedFd, connection: BorrowedFd<'_>) -> Result<u64, Error> {
-        let connection =
-            connection.try_clone_to_owned().map_err(|error| Error::Refused(error.to_string()))?;
-        match self.ask(ToCore::Tag { number: 0 }, vec![process, connection]).await? {
+        match self.ask(ToCore::Tag { number: 0 }, vec![process, cloned(connection)?]).await? {
             Answer::Tagged { tag, .. } => Ok(tag),
             _ => Err(Error::Strange),
         }
+    }
+
+    /// What the parent of the process at the other end of a connection runs: its process id and its arguments. Asks `ringfence run`.
+    ///
+    /// # Errors
+    /// [`Error`]: then that is not known.
+    pub(crate) async fn command_line(&self, connection: BorrowedFd<'_>) -> Result<(u32, Vec<String>), Error> {
+        let link = self.link.as_ref().filter(|_| !self.is_core).ok_or(Error::Silent)?;
+        match Self::ask_over(link, ToCore::CommandLine { number: 0 }, vec![cloned(connection)?]).await? {
+            Answer::CommandLine { pid, arguments } => Ok((pid, arguments)),
+            _ => Err(Error::Strange),
+        }
+    }
+
+    /// Has the parent of the process at the other end of a connection tagged, which is this one. Gives the tag. Asks the core, on the
+    /// run's line.
+    ///
+    /// # Errors
+    /// [`Error`]: then it has none.
+    pub(crate) async fn tie(&self, connection: BorrowedFd<'_>, parent: u32) -> Result<u64, Error> {
+        match self.ask_on_line(ToCore::Tie { number: 0, parent }, connection).await? {
+            Answer::Tagged { tag, .. } => Ok(tag),
+            _ => Err(Error::Strange),
+        }
+    }
+
+    /// Whether it could be.
+    ///
+    /// # Errors
+    /// [`Error`]: it could not.
+    pub(crate) async fn could_be_tied(&self, connection: BorrowedFd<'_>, parent: u32) -> Result<(), Error> {
+        match self.ask_on_line(ToCore::CouldBeTied { number: 0, parent }, connection).await? {
+            Answer::CouldBeTied => Ok(()),
+            _ => Err(Error::Strange),
+        }
+    }
+
+    async fn ask_on_line(&self, what: ToCore, connection: BorrowedFd<'_>) -> Result<Answer, Error> {
+        let line = self.reports.get().ok_or(Error::Silent)?;
+        Self::ask_over(line, what, vec![cloned(connection)?]).await
     }
 
     /// Reports over this line from now on: that of a run, whose supervisor takes none. Once it breaks, or the core closes it, nothing
@@ -206,7 +242,8 @@ impl CoreClient {
         let is_first = !self.is_core && self.reports.set(link).is_ok();
         if is_first {
             tokio::spawn(async move {
-                if let Err(error) = pass_on(core, reports).await {
+                // It answers what it is asked, and orders nothing.
+                if let Err(error) = run(core, reports, None, CancellationToken::new()).await {
                     tracing::debug!("the daemon takes no more reports of this run: {error}");
                 }
             });
@@ -312,7 +349,14 @@ impl CoreClient {
     }
 
     async fn ask(&self, what: ToCore, descriptors: Vec<OwnedFd>) -> Result<Answer, Error> {
-        let link = self.link.as_ref().ok_or(Error::Silent)?;
+        Self::ask_over(self.link.as_ref().ok_or(Error::Silent)?, what, descriptors).await
+    }
+
+    async fn ask_over(
+        link: &mpsc::Sender<Question>,
+        what: ToCore,
+        descriptors: Vec<OwnedFd>,
+    ) -> Result<Answer, Error> {
         let (answer, answered) = oneshot::channel();
         let asked = async {
             link.send(Question { what, descriptors, answer: Some(answer), written: None })
@@ -326,6 +370,10 @@ impl CoreClient {
             Err(_) => Err(Error::Silent),
         }
     }
+}
+
+fn cloned(connection: BorrowedFd<'_>) -> Result<OwnedFd, Error> {
+    connection.try_clone_to_owned().map_err(|error| Error::Refused(error.to_string()))
 }
 
 /// A report, unless it is longer than the core takes.
@@ -354,7 +402,19 @@ impl Waiting {
     /// Gives a question its number, before it can be answered. Who gave up waiting is forgotten.
     fn number(&mut self, what: &mut ToCore, answer: Option<oneshot::Sender<Answer>>) {
         self.answers.retain(|_, waits| !waits.is_closed());
-        if let (ToCore::Speaker { number } | ToCore::Tag { number }, Some(answer)) = (what, answer) {
+        let number = match what {
+            ToCore::Speaker { number }
+            | ToCore::Tag { number }
+            | ToCore::CommandLine { number }
+            | ToCore::Tie { number, .. }
+            | ToCore::CouldBeTied { number, .. } => number,
+            ToCore::Ready
+            | ToCore::Failed(_)
+            | ToCore::Status(_)
+            | ToCore::KeyRefused
+            | ToCore::Report(_) => return,
+        };
+        if let Some(answer) = answer {
             self.last += 1;
             *number = self.last;
             self.answers.insert(self.last, answer);
@@ -406,23 +466,6 @@ async fn run(
     tokio::select! {
         heard = hear => heard,
         said = say => said,
-    }
-}
-
-/// Writes reports to a line that says nothing; ends when it is closed.
-async fn pass_on(core: UnixStream, mut reports: mpsc::Receiver<Question>) -> io::Result<()> {
-    let (mut read, mut write) = core.into_split();
-    let say = async {
-        while let Some(Question { what, written, .. }) = reports.recv().await {
-            write_out(&mut write, &what, &[]).await?;
-            written.map(|written| written.send(()));
-        }
-        Ok(())
-    };
-    tokio::select! {
-        said = say => said,
-        // The core says nothing on it but that it is over.
-        heard = read.read_u8() => heard.and(Err(io::Error::other("it says something"))),
     }
 }
 

@@ -18,6 +18,7 @@
 //! | `provider/`, `upstream` | a file for each provider and its event streams; requests to providers |
 //! | `credentials` | an agent's credentials, and the headers that carry them |
 //! | `redact` | removes the agent's own credentials from what goes to it |
+//! | `tie/` | the socket of a run on which its container says which process runs which call |
 //! | `report`, `status` | what the auditor learns, for `ringfence events trace`; what the worker is doing |
 //! | `user/`, `control`, `unit` | `ringfence agent start`; its control socket; its systemd unit |
 //! | `commands` | runs commands that print credentials, for a process that may start none |
@@ -61,6 +62,7 @@ pub mod rpc;
 mod samples;
 mod service;
 mod status;
+mod tie;
 mod turn;
 pub mod unit;
 mod upstream;

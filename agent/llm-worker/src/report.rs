@@ -8,6 +8,7 @@ use super::{
     message::{Block, Kind, ToolCall},
     named_paths,
     redact::Redactor,
+    tie::{Outstanding, Waiting},
 };
 pub(crate) use ringfence_base::clock::since_boot as now;
 use ringfence_wire::trace::{AgentEvent, MAX_ID, MAX_TEXT, Refusal, Via};
@@ -23,6 +24,8 @@ pub(crate) struct Reporter {
     host: CoreClient,
     /// The calls that wait for a process.
     issued: Arc<Issued>,
+    /// Those of clients that a process may be tied to.
+    outstanding: Arc<Outstanding>,
     governed: bool,
     /// Where its client works, if that is known.
     workdir: Option<Arc<str>>,
@@ -39,12 +42,22 @@ pub(crate) struct Intent {
 
 impl Reporter {
     pub(crate) fn new(host: CoreClient, issued: Arc<Issued>, governed: bool) -> Self {
-        Self { host, issued, governed, workdir: None }
+        Self { host, issued, outstanding: Arc::default(), governed, workdir: None }
     }
 
     /// With the directory that paths in the arguments of calls begin in.
     pub(crate) fn with_workdir(self, workdir: Option<&str>) -> Self {
         Self { workdir: workdir.map(Arc::from), ..self }
+    }
+
+    /// The same, whose clients' calls are kept here while they wait.
+    pub(crate) fn with_outstanding(self, outstanding: Arc<Outstanding>) -> Self {
+        Self { outstanding, ..self }
+    }
+
+    /// Keeps a client's call among those that a process may be tied to.
+    pub(crate) fn wait_for(&self, key: &CallKey, call: &ToolCall) -> Waiting {
+        self.outstanding.add(key, &call.id, &call.input)
     }
 
     /// Whether the runtime's processes can be tagged: a core is there to do it, and a container where events come from.

@@ -168,6 +168,7 @@ fn serve(supervisor: &UnixStream) -> Result<(), Error> {
             accounting,
             token: files.token,
             endpoint: None,
+            outstanding: Arc::default(),
         };
         service.listen(http.map(|unix| (unix, loopback))).await?;
         host.ready();

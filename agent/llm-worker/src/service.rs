@@ -8,6 +8,7 @@ use super::{
     credentials::Credentials,
     http::{self, Accounting, Endpoint, Loopback},
     report::Reporter,
+    tie::{Outstanding, Ties},
     worker::Ready,
 };
 use ringfence_base::error::chain;
@@ -34,8 +35,8 @@ pub(crate) type EndpointSockets = (UnixListener, Option<TcpListener>);
 pub(crate) enum Order {
     /// Another configuration, with its credentials.
     Replace(Box<AgentConfig>, Credentials),
-    /// Report over this line of the core's.
-    ReportTo(UnixStream),
+    /// Report over this line of the core's, and tie what processes of a user say on a socket.
+    ReportTo(UnixStream, Option<(u32, UnixListener)>),
     /// Other sockets for the HTTP endpoint; none: there is none any more.
     Listen(Option<EndpointSockets>),
 }
@@ -80,7 +81,12 @@ impl OrderAssembler {
                 }
                 self.order(Order::Listen(unix.map(|unix| (unix, tcp)))).await;
             }
-            (ToWorker::ReportTo, None) => self.order(Order::ReportTo(next(descriptors)?.into())).await,
+            (ToWorker::ReportTo { ties }, None) => {
+                let line = next(descriptors)?.into();
+                let ties =
+                    ties.map(|uid| Ok::<_, io::Error>((uid, next(descriptors)?.into()))).transpose()?;
+                self.order(Order::ReportTo(line, ties)).await;
+            }
             // Also of a worker that ends and takes no orders any more.
             (ToWorker::Count, None) => drop(self.counts.send(()).await),
             _ => return Err(strange("what is said to a new worker only, or out of its turn")),
@@ -119,6 +125,8 @@ pub(crate) struct WorkerService {
     /// The file of the endpoint's token on loopback.
     pub token: PathBuf,
     pub endpoint: Option<Endpoint>,
+    /// The calls of the endpoint's clients that a process may be tied to.
+    pub(crate) outstanding: Arc<Outstanding>,
 }
 
 impl WorkerService {
@@ -139,7 +147,7 @@ impl WorkerService {
     async fn carry_out(&mut self, order: Order) {
         let done = match order {
             Order::Replace(config, credentials) => self.replace(*config, credentials).await,
-            Order::ReportTo(line) => self.report_to(line),
+            Order::ReportTo(line, ties) => self.report_to(line, ties),
             Order::Listen(sockets) => self.listen(sockets).await.map_err(|error| chain(&error)),
         };
         match done {
@@ -148,11 +156,19 @@ impl WorkerService {
         }
     }
 
-    /// What clients of the endpoint are asked and call goes to the core from now on.
-    fn report_to(&self, line: UnixStream) -> Result<(), String> {
+    /// What clients of the endpoint are asked and call goes to the core from now on, and their tools' shells are tied to the calls.
+    fn report_to(&self, line: UnixStream, ties: Option<(u32, UnixListener)>) -> Result<(), String> {
         line.set_nonblocking(true).map_err(|error| error.to_string())?;
         let line = tokio::net::UnixStream::from_std(line).map_err(|error| error.to_string())?;
-        if self.host.report_to(line) { Ok(()) } else { Err("it reports elsewhere already".to_owned()) }
+        if !self.host.report_to(line) {
+            return Err("it reports elsewhere already".to_owned());
+        }
+        let Some((uid, listener)) = ties else { return Ok(()) };
+        listener.set_nonblocking(true).map_err(|error| error.to_string())?;
+        let listener = tokio::net::UnixListener::from_std(listener).map_err(|error| error.to_string())?;
+        let ties = Ties { host: self.host.clone(), outstanding: Arc::clone(&self.outstanding), uid };
+        tokio::spawn(ties.serve(listener));
+        Ok(())
     }
 
     async fn replace(&mut self, config: AgentConfig, credentials: Credentials) -> Result<(), String> {
@@ -184,7 +200,8 @@ impl WorkerService {
         let unix = tokio::net::UnixListener::from_std(unix).map_err(http::Error::Io)?;
         let (access, shared) = (self.access.clone(), self.shared.clone());
         let governed = access.as_ref().is_some_and(|access| access.governed);
-        let reporter = Reporter::new(self.host.clone(), Arc::default(), governed);
+        let reporter = Reporter::new(self.host.clone(), Arc::default(), governed)
+            .with_outstanding(Arc::clone(&self.outstanding));
         let who = (access, reporter);
         self.endpoint = Some(Endpoint::start((unix, loopback), who, shared, self.accounting.clone()));
         Ok(())
@@ -255,7 +272,7 @@ mod tests {
             vec![replace(vec![CredentialOwner::Llm]), ToWorker::Count],
             vec![replace(vec![CredentialOwner::Llm]), replace(vec![CredentialOwner::Llm])],
             vec![ToWorker::Listen { http: true, loopback: false }],
-            vec![ToWorker::ReportTo],
+            vec![ToWorker::ReportTo { ties: None }],
         ] {
             let mut assembler = assembler();
             let mut last = Ok(());

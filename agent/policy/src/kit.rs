@@ -26,6 +26,10 @@ pub const ENDPOINT: &str = "${ENDPOINT}";
 pub const TOKEN: &str = "${TOKEN}";
 /// In a kit's values: the directory that the agent keeps its own files in.
 pub const STATE: &str = "${STATE}";
+/// In a kit's values: the name of the socket on which a tool's shell says which call it runs, `@` first; nothing where the run ties none.
+pub const TIE: &str = "${TIE}";
+/// In a kit's values: the program that says it, as a path; nothing where the run ties none.
+pub const RUNTIME: &str = "${RUNTIME}";
 /// At the beginning of that directory's path: the home of the user that the agent runs as.
 const HOME: &str = "${HOME}/";
 
@@ -54,7 +58,8 @@ pub struct KitTable {
     /// variables are filled in.
     pub files: Option<BTreeMap<String, String>>,
     /// Variables of the container. `${ENDPOINT}` in a value is the endpoint's address, `${TOKEN}` the token for it, `${STATE}` that
-    /// directory.
+    /// directory, `${TIE}` and `${RUNTIME}` the socket and the program that tie tool calls to their processes (nothing where the run
+    /// ties none).
     pub environment: Option<BTreeMap<String, String>>,
     /// Arguments that come before the caller's, with the same words in them.
     pub arguments: Option<Vec<String>>,

@@ -79,7 +79,7 @@ use std::{
     fmt, io,
     net::SocketAddr,
     os::unix::ffi::OsStrExt,
-    path::{Path, PathBuf},
+    path::{Component, Path, PathBuf},
     str::FromStr,
     sync::Arc,
 };
@@ -212,6 +212,23 @@ impl Profile {
         }
     }
 
+    /// Grants what ties a run's tool calls to their processes: an abstract unix socket of this name, and the program that speaks there,
+    /// if it is where a rule can name it.
+    pub fn grant_tie(&mut self, socket: &str, program: Option<&Path>) {
+        let of_run =
+            |key, text: String| Rule { text, file: Path::new(OF_RUN).into(), line: 1, key, home: None };
+        if let AxisRules::Only(rules) = &mut self.rules.net {
+            rules.push(of_run("grant.net", format!("unix:@{socket}")));
+        }
+        let Some(program) = program.and_then(Path::to_str).filter(|path| is_nameable(path)) else { return };
+        for (rules, key) in [(&mut self.rules.fs_read, "grant.fs_read"), (&mut self.rules.exec, "grant.exec")]
+        {
+            if let AxisRules::Only(rules) = rules {
+                rules.push(of_run(key, program.to_owned()));
+            }
+        }
+    }
+
     /// The profile with a home that `${HOME}` stands for.
     pub fn at_home(mut self, home: Option<&Path>) -> Self {
         let home: Option<Arc<Path>> = home.map(Arc::from);
@@ -237,6 +254,14 @@ impl Profile {
             valid_for_generation: self.valid_for_generation.clone(),
         }
     }
+}
+
+/// Whether a rule of this text is the very path, and nothing that a rule says otherwise.
+fn is_nameable(path: &str) -> bool {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-+".contains(&byte);
+    path.starts_with('/')
+        && path.bytes().all(is_plain)
+        && !Path::new(path).components().any(|part| part == Component::ParentDir)
 }
 
 /// Whether a profile is enforced.

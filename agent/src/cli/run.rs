@@ -2,8 +2,9 @@
 
 use super::exit::Exit;
 use ringfence_base::error::chain;
+use ringfence_base::paths::Paths;
 use ringfence_credentials::Source;
-use ringfence_kit::{self as kit, Client, Endpoint, Runner};
+use ringfence_kit::{self as kit, Client, Endpoint, NoTie, Runner, Tie};
 use ringfence_launch::{self as launch, Request, Say, Variable};
 use ringfence_policy::{self as profile, Dirs, Partial, Profile, agents::registry::Given};
 use ringfence_process::job::Streams;
@@ -158,8 +159,15 @@ fn with_kit(
     let Some(command) = args.command.first() else { return Err("there is no command".to_owned()) };
     let runner =
         Runner::named(args.user.as_deref()).ok_or("the user database does not know who is to run it")?;
-    let endpoint = kit::serve(found, kit, args.given(), args.workdir.as_deref().unwrap_or(Path::new(".")))
-        .map_err(|error| chain(&error))?;
+    let mut endpoint =
+        kit::serve(found, kit, args.given(), args.workdir.as_deref().unwrap_or(Path::new(".")))
+            .map_err(|error| chain(&error))?;
+    match Tie::open(&Paths::from_env().enroll_socket(), runner.user()) {
+        Ok(tie) => endpoint.tie_with(tie),
+        // Then nothing could be tied.
+        Err(NoTie::NoDaemon) => {}
+        Err(error) => eprintln!("ringfence: tool calls are not tied to their processes: {}", chain(&error)),
+    }
     let client = Client::prepare(&found.name, kit, &endpoint, &runner).map_err(|error| chain(&error))?;
     if let Some(version) = kit::version(command).filter(|version| !kit.tried.contains(version)) {
         eprintln!(
@@ -173,6 +181,9 @@ fn with_kit(
     variables.append(&mut request.variables);
     request.variables = variables;
     request.words.splice(1..1, client.arguments);
-    request.endpoint = Some(launch::Endpoint { address: endpoint.address(), listener: endpoint.listener() });
+    let tie = endpoint.tie().cloned();
+    let tie = tie.map(|Tie { name, listener, program, .. }| launch::Tie { name, listener, program });
+    request.endpoint =
+        Some(launch::Endpoint { address: endpoint.address(), listener: endpoint.listener(), tie });
     Ok(endpoint)
 }

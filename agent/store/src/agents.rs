@@ -6,6 +6,7 @@ use ringfence_events::{
     matched::Asked,
     present::Stored,
     report::{CheckedPayload, CheckedReport},
+    ties::{Processes, RunCall},
 };
 use ringfence_wire::trace::{AgentEvent, MAX_GIVEN, Refusal, Renamed, Via};
 use rusqlite::{OptionalExtension as _, Row, Transaction, params};
@@ -90,13 +91,15 @@ pub struct AgentCall {
     pub output: Option<String>,
     /// A process was tagged for it.
     pub tagged: bool,
+    /// Another process says that it is the call's.
+    pub contested: bool,
 }
 
 /// What is known of the calls of one run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunCalls {
     /// Those that were asked for.
-    pub calls: Vec<Asked>,
+    pub calls: Vec<RunCall>,
     /// Up to when it reported every call, ns since boot.
     pub known_to: u64,
 }
@@ -104,7 +107,7 @@ pub struct RunCalls {
 const CALL: &str =
     "a.row, a.agent, a.id, a.at, a.ended, a.began, a.done, a.tool, a.server, a.input, a.is_error, a.output,
     EXISTS (SELECT 1 FROM call_tags t WHERE t.call = a.row), a.key, a.given, a.renamed, a.container,
-    a.paths FROM agent_calls a";
+    a.paths, a.contested FROM agent_calls a";
 
 /// Whether a row is of the agent ?2, or of a run under the profile of that name: of `PROFILE@UID`, which ends before `PROFILEA`.
 const NAMED: &str = "(agent = ?2 OR (agent > ?2 || '@' AND agent < ?2 || 'A'))";
@@ -140,6 +143,7 @@ fn call(row: &Row<'_>) -> rusqlite::Result<AgentCall> {
         container: row.get(16)?,
         // What cannot be read was not written here.
         paths: row.get::<_, Option<String>>(17)?.and_then(|paths| serde_json::from_str(&paths).ok()),
+        contested: row.get(18)?,
     })
 }
 
@@ -228,11 +232,16 @@ pub(crate) fn store(step: &Transaction<'_>, report: &CheckedReport) -> rusqlite:
              WHERE agent = ?1 AND key = ?2 AND container IS ?7 AND ended IS NULL",
             params![agent, key, at, is_error, output, moment.cast_signed(), container],
         ),
-        // Only a tag that the core gave to this very agent, and once.
-        CheckedPayload::Event(AgentEvent::Tagged { key, tag }) => run(
-            "UPDATE call_tags SET call = (SELECT row FROM agent_calls WHERE agent = ?1 AND key = ?2)
-             WHERE tag = ?3 AND agent = ?1 AND call IS NULL",
-            params![agent, key, tag.cast_signed()],
+        // Only a tag that the core gave to this very agent, of a run in its very container, and once.
+        CheckedPayload::Event(AgentEvent::Tagged { key, tag, matched }) => run(
+            "UPDATE call_tags SET matched = ?5,
+                call = (SELECT row FROM agent_calls WHERE agent = ?1 AND key = ?2 AND container IS ?4)
+             WHERE tag = ?3 AND agent = ?1 AND (?4 IS NULL OR container = ?4) AND call IS NULL",
+            params![agent, key, tag.cast_signed(), container, matched],
+        ),
+        CheckedPayload::Event(AgentEvent::Contested { key }) => run(
+            "UPDATE agent_calls SET contested = 1 WHERE agent = ?1 AND key = ?2 AND container IS ?3",
+            params![agent, key, container],
         ),
         CheckedPayload::Event(AgentEvent::Refused(Refusal { what, why, pid, uid: peer, container })) => run(
             "INSERT INTO refusals (agent, uid, at, what, why, pid, peer_uid, container)
@@ -478,7 +487,7 @@ impl Reader {
             "SELECT {CALL} WHERE a.agent = ?1 AND a.container IS NULL AND a.server IS NULL AND a.began <= ?3
              AND (a.done IS NULL OR a.done >= ?2) LIMIT ?4"
         );
-        self.spans(&text, agent, (from, to), most)
+        self.spans(&text, agent, (from, to), most, |asked, _| asked)
     }
 
     /// The same of the run in a container. `None`: no run reports of it.
@@ -502,16 +511,30 @@ impl Reader {
             "SELECT {CALL} WHERE a.container = ?1 AND a.server IS NULL AND a.began <= ?3
              AND (a.done IS NULL OR a.done >= ?2) LIMIT ?4"
         );
-        let calls = self.spans(&text, container, (from, to), most)?;
+        let calls = self.spans(&text, container, (from, to), most, |asked, contested| {
+            let processes = match (contested, asked.tagged) {
+                (true, _) => Processes::Contested,
+                (false, true) => Processes::Tied,
+                (false, false) => Processes::Untied,
+            };
+            RunCall { asked, processes }
+        })?;
         Ok(Some(RunCalls { calls, known_to: until.map_or(u64::MAX, i64::cast_unsigned) }))
     }
 
-    fn spans(&self, text: &str, of: &str, (from, to): (u64, u64), most: u32) -> Result<Vec<Asked>, Error> {
+    fn spans<T>(
+        &self,
+        text: &str,
+        of: &str,
+        (from, to): (u64, u64),
+        most: u32,
+        made: impl Fn(Asked, bool) -> T,
+    ) -> Result<Vec<T>, Error> {
         let number = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
         let span = |row: &Row<'_>| {
             let call = call(row)?;
             let span = Span { call: call.id, began: call.began, ended: call.done };
-            Ok(Asked { span, tagged: call.tagged, paths: call.paths })
+            Ok(made(Asked { span, tagged: call.tagged, paths: call.paths }, call.contested))
         };
         let values = params![of, number(from), number(to), most];
         rows(self.connection(), text, values, span).map_err(sql("read which calls were in flight"))

@@ -6,7 +6,11 @@ use super::{
     sql,
 };
 use ringfence_common::event::rule;
-use ringfence_events::{decode::Decoded, manifests::Decider, present::Stored};
+use ringfence_events::{
+    decode::Decoded,
+    manifests::Decider,
+    present::{Stored, Tie},
+};
 use ringfence_wire::{event::RuleText, message::Lost};
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
 use std::{path::Path, sync::Arc};
@@ -34,7 +38,8 @@ pub struct Reader {
 
 pub(crate) const COLUMNS: &str = "e.id, e.ts, c.kernel, c.public, c.profile, e.op, e.verdict, e.flags, e.detail, e.target, e.pid,
     e.tgid, e.ppid, e.uid, e.start, e.call, e.generation, e.repeats, e.rule_kind, e.fixed, e.axes, e.family, e.port,
-    e.addr, e.path, e.path2, e.exe, r.rule, r.file, r.line, r.key, r.text, e.moment, a.id
+    e.addr, e.path, e.path2, e.exe, r.rule, r.file, r.line, r.key, r.text, e.moment, a.id,
+    t.matched, a.contested
     FROM events e JOIN containers c ON c.id = e.container LEFT JOIN rules r ON r.id = e.rule
     LEFT JOIN call_tags t ON t.tag = e.call LEFT JOIN agent_calls a ON a.row = t.call";
 
@@ -250,6 +255,15 @@ fn params_for(viewer: Viewer, filter: &Filter, after: u64, last: u64, number: u3
     )
 }
 
+fn tie(row: &Row<'_>) -> rusqlite::Result<Tie> {
+    let (matched, contested): (Option<bool>, Option<bool>) = (row.get(34)?, row.get(35)?);
+    Ok(match (contested, matched) {
+        (Some(true), _) => Tie::Contested,
+        (_, Some(true)) => Tie::Matched,
+        _ => Tie::Exact,
+    })
+}
+
 pub(crate) fn stored(row: &Row<'_>) -> rusqlite::Result<Stored> {
     let unsigned = |at| row.get::<_, i64>(at).map(i64::cast_unsigned);
     let rule_kind: u32 = row.get(18)?;
@@ -275,6 +289,7 @@ pub(crate) fn stored(row: &Row<'_>) -> rusqlite::Result<Stored> {
         container: row.get(3)?,
         profile: row.get(4)?,
         call: row.get(33)?,
+        tie: tie(row)?,
         decider,
         record: Decoded {
             container: unsigned(2)?,

@@ -359,4 +359,9 @@ pub(crate) const MIGRATIONS: &[&str] = &[
         UPDATE agent_bytes SET bytes = bytes - OLD.bytes WHERE agent = OLD.agent;
     END;
     ",
+    // 23: how sure it is whose a tag is, where a run says so.
+    "
+    ALTER TABLE call_tags ADD COLUMN matched INTEGER NOT NULL DEFAULT 0;     -- 1: nothing named the call
+    ALTER TABLE agent_calls ADD COLUMN contested INTEGER NOT NULL DEFAULT 0; -- 1: two processes say that they are it
+    ",
 ];

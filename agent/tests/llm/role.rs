@@ -88,7 +88,7 @@ fn a_tag_is_asked_of_the_core_for_a_call_that_waits_and_for_no_other() {
     };
     let c1 = key_of("c1");
     assert!(c1 != key_of("c2") && c1 != "c1", "a key is the worker's own: {c1}");
-    assert!(said.contains(&AgentEvent::Tagged { key: c1.clone(), tag: 42 }));
+    assert!(said.contains(&AgentEvent::Tagged { key: c1.clone(), tag: 42, matched: false }));
     assert_eq!(said.iter().filter(|said| matches!(said, AgentEvent::Tagged { .. })).count(), 1);
     assert!(said.iter().any(
         |said| matches!(said, AgentEvent::CallEnded { key, output, .. } if *key == c1 && output == "a b")

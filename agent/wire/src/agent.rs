@@ -8,7 +8,8 @@
 //! A user's service has no part in the kernel: its workers ask it nothing and report nothing. It changes what a worker that
 //! runs works with ([`ToWorker::Replace`], [`ToWorker::Listen`]), where the core starts another worker. `ringfence run` is such
 //! a service for one worker, and where the core took the run's container in, it hands the worker a line on which the core takes
-//! reports about that container ([`ToWorker::ReportTo`]), and nothing else.
+//! reports about that container ([`ToWorker::ReportTo`]) and ties its processes to calls ([`ToCore::Tie`]), and nothing else.
+//! What a tool's shell runs the worker asks of its supervisor, which is not confined ([`ToCore::CommandLine`]).
 //!
 //! The worker reads what agents and providers say, and may be subverted: the core parses nothing of theirs. What is for
 //! the auditor ([`ToCore::Report`]) passes through the core as raw JSON.
@@ -47,7 +48,10 @@ pub enum ToWorker {
     },
     /// Report over the socket beside this what the HTTP endpoint's clients are asked and call: its other end is the core's. Of
     /// `ringfence run`, at most once; answered by [`ToCore::Ready`].
-    ReportTo,
+    ReportTo {
+        /// Behind it comes the listening socket of the run's ties ([`crate::tie`]), for processes of this user.
+        ties: Option<u32>,
+    },
     /// Say what you are doing. Of a user's service; answered by one [`ToCore::Status`].
     Count,
     /// The answer to a question.
@@ -132,6 +136,27 @@ pub enum ToCore {
         /// As a speaker's.
         number: u64,
     },
+    /// What does the parent of the process at the other end of the connection beside this run? Of a run's worker, to `ringfence
+    /// run`. Answered by [`Answer::CommandLine`].
+    CommandLine {
+        /// As a speaker's.
+        number: u64,
+    },
+    /// Tie the parent of the process at the other end of the connection beside this to a tool call. Of a run's worker, on the
+    /// run's own line. Answered by [`Answer::Tagged`].
+    Tie {
+        /// As a speaker's.
+        number: u64,
+        /// Process id of that parent, as [`Answer::CommandLine`] has it: it is refused where it is another by now.
+        parent: u32,
+    },
+    /// Could it be tied? Answered by [`Answer::CouldBeTied`].
+    CouldBeTied {
+        /// As a speaker's.
+        number: u64,
+        /// As in [`ToCore::Tie`].
+        parent: u32,
+    },
     /// What it is doing, for `ringfence status`. No answer.
     Status(AgentCounts),
     /// The provider refused its key: there may be a fresh one. A user's service answers with [`ToWorker::Replace`] where it could
@@ -154,6 +179,15 @@ pub enum Answer {
         /// The public id of the container that the process is in.
         container: String,
     },
+    /// What a process runs.
+    CommandLine {
+        /// Process id, in the host's namespace.
+        pid: u32,
+        /// Its arguments, the first being its name. One that is not UTF-8 is empty here.
+        arguments: Vec<String>,
+    },
+    /// The process has no tag, and would have been given one.
+    CouldBeTied,
     /// No, and why.
     Refused(String),
 }

@@ -16,6 +16,7 @@
 //! | what the core and an agent's LLM worker say to each other | [`agent`] |
 //! | what `ringfence run` asks who renews a login | [`renewal`] |
 //! | what a worker reports, and the trace that is made of it | [`trace`] |
+//! | what a run's container says on the socket of its ties | [`tie`] |
 //! | what is said on the tool runner's socket, in a container | [`runner`] |
 
 #[macro_use]
@@ -34,5 +35,6 @@ pub mod renewal;
 pub mod rights;
 pub mod runner;
 pub mod status;
+pub mod tie;
 pub mod tool_call;
 pub mod trace;

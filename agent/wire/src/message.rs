@@ -122,6 +122,8 @@ pub struct Detached {
 
 /// What the name of a profile begins with where an address is granted beside it: that of a listening socket on loopback, which is
 /// the caller's and comes behind the pidfd. An address and a colon follow, and then the profile, which has to have a `[kit]`.
+/// Between them may be `@`, the name of an abstract unix socket ([`crate::tie::is_name`]) and a colon: that of a listening one of the
+/// caller's, which comes behind the other and is granted, too.
 pub const ENDPOINT: &str = "endpoint:";
 
 /// A request on the enrolment socket.
@@ -142,7 +144,8 @@ pub enum EnrollRequest {
     },
     /// After [`EnrollRequest::Enroll`], on the same connection: what the container's agent is asked and calls will be told here.
     /// It names no container: it is the one that this connection enrolled. Answer: [`Reporting`]. From then on nothing comes
-    /// but [`crate::agent::ToCore::Report`], which has no answer. A daemon of before this request ends the connection instead.
+    /// but [`crate::agent::ToCore::Report`], which has no answer, and [`crate::agent::ToCore::Tie`] and
+    /// [`crate::agent::ToCore::CouldBeTied`], which have. A daemon of before this request ends the connection instead.
     Report,
 }
 

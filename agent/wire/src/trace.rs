@@ -104,6 +104,14 @@ pub enum AgentEvent {
         key: String,
         /// The tag, as the core gave it.
         tag: u64,
+        /// Nothing named the call: the process runs what it alone says.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        matched: bool,
+    },
+    /// Another process than the one that was tagged for a call says that it is the call's: which of them is, nobody knows.
+    Contested {
+        /// The call's key.
+        key: String,
     },
     /// Somebody was refused something.
     Refused(Refusal),
@@ -123,7 +131,7 @@ pub struct Renamed {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Refusal {
-    /// `register`, `send`, `tag` or `connect`.
+    /// `register`, `send`, `tag`, `tie` or `connect`.
     pub what: String,
     /// Why.
     pub why: String,

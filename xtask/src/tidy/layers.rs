@@ -61,7 +61,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("tools", &["base", "file-tools", "grant", "process"]),
     ("tool-server", &["base", "grant", "launch", "policy", "process", "sandbox", "session", "tools", "wire"]),
     ("llm-worker", &["base", "credentials", "files", "http", "policy", "sandbox", "supervise", "wire"]),
-    ("kit", &["base", "credentials", "files", "policy", "supervise", "wire"]),
+    ("kit", &["base", "credentials", "files", "policy", "process", "supervise", "wire"]),
     ("guest", &["base", "file-tools", "wire"]),
 ];
 

@@ -2,17 +2,23 @@
 //! of this is stored.
 
 use super::sessions::Sessions;
+use ringfence_base::platform;
 use ringfence_events::{
     attribute::{Attribution, Moment, Span, attribute, from},
     matched::{Asked, by_path, touched},
     present::{self, Stored},
+    ties::{attribute_untagged, since},
 };
+use ringfence_sandbox::host;
 use ringfence_store::{Error, Inside, MOST_SPANS, Reader, RunCalls, SessionReader, Viewer};
 use ringfence_wire::event::Event;
 use std::collections::HashMap;
 
 /// Events shown under one call.
 const MOST_EVENTS: u32 = 500;
+
+/// The oldest kernel on which no process loses its tag: before, a fork goes on without it where its storage is busy.
+const KEEPS_TAGS: (u32, u32) = (6, 2);
 
 /// What is known of one container's calls.
 struct KnownCalls {
@@ -59,8 +65,7 @@ impl<'a> Attributor<'a> {
             known.insert(container, calls_of(reader, self.sessions, container, times)?);
         }
         let (of_agents, of_runs) = (in_flight(agents, page)?, reported(agents, page)?);
-        let run_spans: HashMap<&str, Vec<Span>> =
-            of_runs.iter().map(|(container, run)| (*container, spans(&run.calls))).collect();
+        let keeps_tags = platform::version(&host::release()).is_some_and(|version| version >= KEEPS_TAGS);
         let attributed = page.iter().map(|stored| {
             let mut event = present::event(stored);
             let record = &stored.record;
@@ -71,13 +76,12 @@ impl<'a> Attributor<'a> {
             if let Some(Some(KnownCalls { calls, to })) = known.get(stored.container.as_str()) {
                 let moment = Moment { at: record.time, born: record.start, single };
                 present::attribute(&mut event, attribute(moment, calls, *to));
-            } else if let Some(RunCalls { calls, known_to }) = of_runs.get(stored.container.as_str())
-                && let Some(spans) = run_spans.get(stored.container.as_str())
-            {
+            } else if let Some(RunCalls { calls, known_to }) = of_runs.get(stored.container.as_str()) {
                 // Whatever agent of the daemon's has the same profile.
                 let moment = Moment { at: record.time, born: record.start, single };
-                let answer = attribute(moment, spans, *known_to);
-                let answer = by_path(answer, moment, &touched(record), calls, *known_to);
+                let answer = attribute_untagged(moment, calls, *known_to, keeps_tags);
+                let asked = calls.iter().map(|call| &call.asked);
+                let answer = by_path(answer, moment, &touched(record), asked, *known_to);
                 present::attribute(&mut event, answer);
             } else if let Some(calls) = of_agents.get(stored.profile.as_str()) {
                 let moment = Moment { at: record.time, born: record.start, single };
@@ -142,7 +146,7 @@ fn reported<'a>(reader: &Reader, page: &'a [Stored]) -> Result<HashMap<&'a str, 
         let Some(mut found) = reader.run_calls_in_flight(container, (first, last), MOST_SPANS)? else {
             continue;
         };
-        if let Some(since) = from(found.calls.iter().map(|asked| &asked.span)).filter(|since| *since < first)
+        if let Some(since) = since(&found.calls).filter(|since| *since < first)
             && let Some(earlier) = reader.run_calls_in_flight(container, (since, last), MOST_SPANS)?
         {
             found = earlier;

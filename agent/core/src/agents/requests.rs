@@ -4,12 +4,13 @@
 
 use super::{plan::Plan, supervisor::WorkerSupervisor};
 use crate::{
-    containers::{Container, random_hex},
+    call_tags::{NewTagError, new_tag, one_container},
+    containers::Container,
     enforcer::Enforcer,
     server::Server,
 };
 use ringfence_base::{clock::now_micros, error::chain};
-use ringfence_bpf::{ContainerId, Membership, TaskError};
+use ringfence_bpf::TaskError;
 use ringfence_process::peer::{Fork, Peer, PeerError};
 use ringfence_wire::{
     agent::{Answer, PeerContainer, PeerIdentity, ToCore, ToWorker},
@@ -17,12 +18,9 @@ use ringfence_wire::{
     conn::Conn,
     frame::FrameError,
 };
-use std::{
-    num::NonZeroU64,
-    os::{
-        fd::{AsFd, OwnedFd},
-        unix::net::UnixStream,
-    },
+use std::os::{
+    fd::{AsFd, OwnedFd},
+    unix::net::UnixStream,
 };
 
 /// Why a process was not tagged. Sentences are about it, its parent and its container.
@@ -62,8 +60,8 @@ pub(crate) enum TagError {
     #[error(transparent)]
     Task(#[from] TaskError),
     /// No random number.
-    #[error("no tag can be made")]
-    Random(#[source] std::io::Error),
+    #[error(transparent)]
+    New(#[from] NewTagError),
 }
 
 /// What one worker asks and reports.
@@ -115,6 +113,8 @@ impl<E: Enforcer> WorkerRequests<'_, E> {
             ToCore::Report(event) => self.report(Payload::Event(event)),
             // A fresh key is SIGHUP's to bring, which restarts the worker.
             ToCore::KeyRefused | ToCore::Speaker { .. } | ToCore::Tag { .. } => {}
+            // A run's worker alone asks so, and not here.
+            ToCore::CommandLine { .. } | ToCore::Tie { .. } | ToCore::CouldBeTied { .. } => {}
         }
     }
 
@@ -199,36 +199,9 @@ fn check(runtime: &Peer, child: &Fork) -> Result<(), TagError> {
     Ok(())
 }
 
-/// The container that both are in, and neither is about to leave.
-fn one_container(runtime: Option<Membership>, child: Option<Membership>) -> Option<ContainerId> {
-    match (runtime?, child?) {
-        (Membership { container: Some(a), next: None }, Membership { container: Some(b), next: None })
-            if a == b =>
-        {
-            Some(a)
-        }
-        _ => None,
-    }
-}
-
-/// A number that was never given out, as far as chance goes: tags of an earlier daemon live on. Below 2^53, for JSON's sake.
-fn new_tag() -> Result<NonZeroU64, TagError> {
-    loop {
-        let random = random_hex::<8>().map_err(TagError::Random)?;
-        let number = u64::from_str_radix(&random, 16).unwrap_or_default() & ((1 << 53) - 1);
-        if let Some(tag) = NonZeroU64::new(number) {
-            return Ok(tag);
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn inside(raw: u64) -> Option<Membership> {
-        Some(Membership { container: Some(ContainerId::from_raw(raw)), next: None })
-    }
 
     #[test]
     fn only_a_fresh_fork_of_the_runtime_is_tagged() {
@@ -240,22 +213,5 @@ mod tests {
         assert!(matches!(check(&runtime, &Fork { is_fork: false, ..fork }), Err(TagError::Execed(20))));
         let itself = Fork { pid: 10, parent: 1, ..fork };
         assert!(matches!(check(&runtime, &itself), Err(TagError::NotChild { .. })));
-    }
-
-    #[test]
-    fn runtime_and_process_are_in_one_container() {
-        assert!(one_container(inside(5), inside(5)).is_some());
-        for (a, b) in [(None, None), (inside(5), None), (None, inside(5)), (inside(5), inside(6))] {
-            assert!(one_container(a, b).is_none());
-        }
-        let leaving = Some(Membership { next: Some(ContainerId::from_raw(6)), ..inside(5).unwrap() });
-        assert!(one_container(inside(5), leaving).is_none());
-    }
-
-    #[test]
-    fn tags_are_numbers_that_json_keeps() {
-        let tags: std::collections::HashSet<u64> = (0..100).map(|_| new_tag().unwrap().get()).collect();
-        assert_eq!(tags.len(), 100);
-        assert!(tags.iter().all(|tag| *tag < 1 << 53));
     }
 }

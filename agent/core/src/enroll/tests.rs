@@ -181,10 +181,12 @@ fn the_host_s_root_is_known_by_its_mount() {
 #[test]
 fn an_endpoint_is_the_address_of_a_listening_socket_of_loopback_that_comes_with_it() {
     use std::net::{TcpListener, TcpStream, UdpSocket};
-    assert!(matches!(endpoint_of("coder"), Ok((None, "coder"))));
-    let asked = endpoint_of("endpoint:127.0.0.1:4180:claude").unwrap();
-    assert_eq!(asked, (Some("127.0.0.1:4180".parse().unwrap()), "claude"));
-    assert_eq!(endpoint_of("endpoint:127.0.0.1:4180:/etc/a:b.toml").unwrap().1, "/etc/a:b.toml");
+    let endpoint = Some("127.0.0.1:4180".parse().unwrap());
+    let plain = Asked { endpoint: None, tie: None, profile: "coder" };
+    assert_eq!(Asked::parse("coder").unwrap(), plain);
+    let asked = Asked::parse("endpoint:127.0.0.1:4180:claude").unwrap();
+    assert_eq!(asked, Asked { endpoint, tie: None, profile: "claude" });
+    assert_eq!(Asked::parse("endpoint:127.0.0.1:4180:/etc/a:b.toml").unwrap().profile, "/etc/a:b.toml");
     for odd in [
         "endpoint:",
         "endpoint:claude",
@@ -193,7 +195,7 @@ fn an_endpoint_is_the_address_of_a_listening_socket_of_loopback_that_comes_with_
         "endpoint:[::1]:1:c",
         "endpoint:e.org:1:c",
     ] {
-        assert!(matches!(endpoint_of(odd), Err(EnrollError::Endpoint)), "{odd}");
+        assert!(matches!(Asked::parse(odd), Err(EnrollError::Endpoint)), "{odd}");
     }
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -212,6 +214,65 @@ fn an_endpoint_is_the_address_of_a_listening_socket_of_loopback_that_comes_with_
     );
     assert!(is_refused(&everywhere, everywhere.local_addr().unwrap()), "what is no loopback");
     assert!(is_refused(&std::fs::File::open("/dev/null").unwrap(), address), "what is no socket");
+}
+
+/// The name of a socket of ties.
+fn name_of_ties(first: char) -> String {
+    format!("{}{first}{}", tie::NAME, "0".repeat(tie::DIGITS - 1))
+}
+
+#[test]
+fn ties_have_a_listening_socket_of_their_name_that_comes_with_it() {
+    use std::os::{
+        linux::net::SocketAddrExt as _,
+        unix::net::{SocketAddr, UnixDatagram, UnixListener, UnixStream},
+    };
+    let name = name_of_ties('a');
+    let text = format!("endpoint:127.0.0.1:4180:@{name}:/etc/a:b.toml");
+    let asked = Asked::parse(&text).unwrap();
+    assert_eq!((asked.tie, asked.profile), (Some(name.as_str()), "/etc/a:b.toml"));
+    for odd in ["@", "@x:claude", "@ringfence-:claude", &format!("@{name}"), &format!("@/{name}:claude")] {
+        let odd = format!("endpoint:127.0.0.1:4180:{odd}");
+        assert!(matches!(Asked::parse(&odd), Err(EnrollError::Tie)), "{odd}");
+    }
+    // A test of its own: the name is the whole host's.
+    let [own, another] = ["own", "another"].map(|of| format!("ringfence-test-{of}-{}", std::process::id()));
+    let address = |name: &str| SocketAddr::from_abstract_name(name).unwrap();
+    let listener = UnixListener::bind_addr(&address(&own)).unwrap();
+    check_tie(&listener, &own).unwrap();
+    let is_refused = |socket: &dyn AsFd| matches!(check_tie(socket.as_fd(), &own), Err(EnrollError::Tie));
+    assert!(is_refused(&UnixListener::bind_addr(&address(&another)).unwrap()), "another name");
+    assert!(is_refused(&UnixStream::connect_addr(&address(&own)).unwrap()), "one that does not listen");
+    assert!(is_refused(&UnixDatagram::unbound().unwrap()), "of another kind");
+    let dir = tempfile::tempdir().unwrap();
+    assert!(is_refused(&UnixListener::bind(dir.path().join(&own)).unwrap()), "a path");
+    assert!(is_refused(&std::net::TcpListener::bind("127.0.0.1:0").unwrap()), "of another family");
+    assert!(is_refused(&std::fs::File::open("/dev/null").unwrap()), "what is no socket");
+}
+
+#[test]
+fn a_socket_of_ties_is_granted_beside_an_endpoint_and_nothing_else_is() {
+    let dirs = Dirs { system: tempfile::tempdir().unwrap().path().to_owned(), user: None };
+    let name = name_of_ties('b');
+    let rules = |asked: &str| {
+        let profile = load(asked, 1000, &dirs).unwrap();
+        let of = |rules: &AxisRules| rules.listed().iter().map(|rule| rule.text.clone()).collect::<Vec<_>>();
+        [
+            of(&profile.rules.net),
+            of(&profile.rules.exec),
+            of(&profile.rules.fs_read),
+            of(&profile.rules.fs_write),
+        ]
+    };
+    let plain = rules("endpoint:127.0.0.1:4180:claude");
+    let tied = rules(&format!("endpoint:127.0.0.1:4180:@{name}:claude"));
+    assert_eq!(tied[0][plain[0].len()..], [format!("unix:@{name}")]);
+    // The program is the daemon's own, where there is one beside it.
+    let program = tie_program().map(|program| program.display().to_string());
+    for axis in [1, 2] {
+        assert_eq!(tied[axis][plain[axis].len()..], program.iter().cloned().collect::<Vec<_>>());
+    }
+    assert_eq!(tied[3], plain[3]);
 }
 
 #[test]

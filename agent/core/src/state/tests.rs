@@ -130,6 +130,11 @@ impl Enforcer for FakeKernel {
         })
     }
 
+    fn call(&self, pidfd: BorrowedFd<'_>) -> Result<Option<NonZeroU64>, TaskError> {
+        let pid = pid(pidfd)?;
+        Ok(self.with(|inner| inner.calls.get(&pid).copied().and_then(NonZeroU64::new)))
+    }
+
     fn counters(&self, id: ContainerId) -> Result<Counters, PolicyError> {
         self.with(|inner| {
             inner.containers.get(&id.raw()).ok_or(PolicyError::NoContainer(id))?;

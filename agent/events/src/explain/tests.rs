@@ -12,6 +12,7 @@ fn explained(decider: Decider, record: Decoded) -> Explanation {
         container: "0123456789ab".into(),
         profile: "coder".into(),
         call: None,
+        tie: Default::default(),
         decider,
         record,
     })

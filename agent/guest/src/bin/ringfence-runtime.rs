@@ -1,8 +1,8 @@
 //! The command line of `ringfence-runtime`.
 
 use clap::{Parser, Subcommand};
-use ringfence_guest::{bridge, runtime};
-use std::process::ExitCode;
+use ringfence_guest::{bridge, runtime, tie};
+use std::{env, process::ExitCode};
 
 /// Drives an agent in a container: waits for messages, asks the daemon for turns, runs the tools.
 ///
@@ -29,15 +29,30 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Bridge(bridge::Args),
+    Tie(tie::Args),
+}
+
+/// Whether somebody asks what `tie` is.
+fn wants_help() -> bool {
+    env::args_os().skip(2).any(|argument| argument == "--help" || argument == "-h")
 }
 
 fn main() -> ExitCode {
+    // Before anything that can fail, or say something: it stands before a tool's command.
+    let mut arguments = env::args_os().skip(1);
+    if arguments.next().is_some_and(|first| first == ringfence_wire::tie::COMMAND) && !wants_help() {
+        let _ = ringfence_guest::close_to_others();
+        tie::run(arguments);
+        return ExitCode::SUCCESS;
+    }
     if let Err(error) = ringfence_guest::close_to_others() {
         eprintln!("ringfence-runtime: cannot keep its memory from other processes: {error}");
         return ExitCode::FAILURE;
     }
     match Cli::parse() {
         Cli { command: Some(Command::Bridge(args)), .. } => bridge::run(&args),
+        // Asked for its help, which clap has given.
+        Cli { command: Some(Command::Tie(_)), .. } => ExitCode::SUCCESS,
         Cli { runtime: Some(args), .. } => runtime::run(&args),
         // clap asks for one of the two.
         Cli { .. } => ExitCode::from(2),

@@ -11,6 +11,7 @@ use crate::{
     provider::{Wire, endpoint, position},
     redact::Redactor,
     report::{self, Intent, Reporter},
+    tie::Waiting,
 };
 use ringfence_wire::trace::Via;
 use serde::Deserialize;
@@ -63,6 +64,8 @@ struct OpenCall {
     /// The same of its place among its answer's.
     place: u64,
     key: CallKey,
+    /// A process may be tied to it until then.
+    _waiting: Waiting,
 }
 
 /// What a request is part of, until it is answered or its client is gone.
@@ -181,12 +184,13 @@ impl IntentTracker {
         else {
             return;
         };
+        let waiting = self.reporter.wait_for(&begun.key, call);
         tracked.last_seen = Instant::now();
         let nth = part.named.entry(call.name.clone()).or_default();
         let (given, place) = (self.number(&call.id), self.number(&position(&call.name, *nth)));
         *nth += 1;
         tracked.calls.push_back(given);
-        tracked.open.push(OpenCall { given, place, key: begun.key });
+        tracked.open.push(OpenCall { given, place, key: begun.key, _waiting: waiting });
         let too_many = tracked.calls.len().saturating_sub(MOST_CALLS);
         tracked.calls.drain(..too_many);
         let too_many = tracked.open.len().saturating_sub(MOST_CALLS);

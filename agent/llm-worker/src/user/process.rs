@@ -183,7 +183,12 @@ fn handle_message(
             *counted = CountReport { times: counted.times + 1, counts };
         }),
         // It was told that there is no core.
-        ToCore::Speaker { .. } | ToCore::Tag { .. } | ToCore::Report(_) => {
+        ToCore::Speaker { .. }
+        | ToCore::Tag { .. }
+        | ToCore::CommandLine { .. }
+        | ToCore::Tie { .. }
+        | ToCore::CouldBeTied { .. }
+        | ToCore::Report(_) => {
             return Err(FrameError::from_io(io::Error::other("it asks for what only the daemon does")));
         }
     }

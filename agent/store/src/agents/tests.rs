@@ -175,7 +175,7 @@ fn calls_of_one_id_are_two_and_what_is_said_of_one_is_not_said_of_the_other() {
         let payload = CheckedPayload::Tagged { tag, container: "c".into() };
         let reported = CheckedReport { agent: "a".into(), uid: 0, container: None, at: rig.at, payload };
         rig.writer.write(&[Incoming::Report(Box::new(reported))]).expect("writes");
-        rig.say(AgentEvent::Tagged { key: key.into(), tag });
+        rig.say(AgentEvent::Tagged { key: key.into(), tag, matched: false });
     }
     let ended = |key: &str| AgentEvent::CallEnded {
         key: key.into(),
@@ -331,7 +331,7 @@ impl Rig {
     fn of_run(&self, container: &str, at: u64) -> Option<(Vec<String>, u64)> {
         let reader = Reader::open(&self.dir.path().join(FILE)).expect("opens");
         let found = reader.run_calls_in_flight(container, (at, at), 100).expect("reads")?;
-        Some((found.calls.into_iter().map(|asked| asked.span.call).collect(), found.known_to))
+        Some((found.calls.into_iter().map(|call| call.asked.span.call).collect(), found.known_to))
     }
 }
 
@@ -406,6 +406,49 @@ fn a_run_speaks_of_its_own_container_alone() {
     assert_eq!(rig.of_run("c1", 15), Some((Vec::new(), u64::MAX)));
     rig.run_says("c1", CheckedPayload::Event(AgentEvent::Began { moment: 13 }));
     assert_eq!(rig.intents().iter().filter(|(_, over, _)| *over).count(), 1);
+}
+
+#[test]
+fn a_run_ties_a_tag_that_the_core_gave_its_own_container_to_a_call_of_its_own() {
+    let mut rig = Rig::new();
+    for (container, intent, key) in [("c1", "i1", "k1"), ("c1", "i1", "k3"), ("c2", "i2", "k2")] {
+        rig.run_says(container, run_intent(intent));
+        rig.run_says(container, run_call(key, intent, 10));
+    }
+    let tagged = |tag, container: &str| CheckedPayload::Tagged { tag, container: container.into() };
+    let ties =
+        |key: &str, tag, matched| CheckedPayload::Event(AgentEvent::Tagged { key: key.into(), tag, matched });
+    rig.run_says("c1", tagged(1, "c1"));
+    rig.run_says("c1", tagged(3, "c1"));
+    rig.run_says("c2", tagged(2, "c2"));
+    let connection = rusqlite::Connection::open(rig.dir.path().join(FILE)).expect("opens");
+    let tied = || -> Vec<(i64, String, bool, bool)> {
+        let sql = "SELECT t.tag, a.key, t.matched, a.contested FROM call_tags t JOIN agent_calls a ON a.row = t.call
+            ORDER BY t.tag";
+        rows(&connection, sql, [], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)))
+            .expect("reads")
+    };
+    // Another container's tag, another's call, a tag that nobody gave.
+    rig.run_says("c1", ties("k1", 2, false));
+    rig.run_says("c1", ties("k1", 9, false));
+    rig.run_says("c1", CheckedPayload::Event(AgentEvent::Contested { key: "k2".into() }));
+    assert!(tied().is_empty());
+    rig.run_says("c1", ties("k1", 1, false));
+    rig.run_says("c1", ties("k3", 3, true));
+    rig.run_says("c2", ties("k2", 2, false));
+    // Once.
+    rig.run_says("c1", ties("k3", 1, true));
+    let row = |tag, key: &str, matched, contested| (tag, key.to_owned(), matched, contested);
+    assert_eq!(tied(), [row(1, "k1", false, false), row(2, "k2", false, false), row(3, "k3", true, false)]);
+    rig.run_says("c1", CheckedPayload::Event(AgentEvent::Contested { key: "k1".into() }));
+    assert_eq!(tied()[0], row(1, "k1", false, true));
+    let reader = Reader::open(&rig.dir.path().join(FILE)).expect("opens");
+    let calls = reader.run_calls_in_flight("c1", (15, 15), 10).expect("reads").expect("reports").calls;
+    let known: Vec<_> = calls.into_iter().map(|call| (call.span.call, call.processes)).collect();
+    assert_eq!(
+        known,
+        [("id of k1".to_owned(), Processes::Contested), ("id of k3".to_owned(), Processes::Tied)]
+    );
 }
 
 #[test]

@@ -217,7 +217,8 @@ async fn run(kind: ProviderKind, answers: &[Made1]) -> (BTreeSet<usize>, Record,
     // Later than all calls are on record: a tie may not depend on which was last.
     for (n, key) in tags {
         record.tagged(TAG + n, &format!("/did/{n}"));
-        record.said(serde_json::to_string(&AgentEvent::Tagged { key, tag: TAG + n }).unwrap());
+        record
+            .said(serde_json::to_string(&AgentEvent::Tagged { key, tag: TAG + n, matched: false }).unwrap());
     }
     let asked = lab.asked.lock().unwrap().clone();
     (ran, record, asked, all_streamed)

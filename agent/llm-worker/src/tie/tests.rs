@@ -1,0 +1,193 @@
+//! The socket, with a supervisor, a core and a container that the test plays.
+
+use super::*;
+use crate::{calls::CallKey, service::OrderAssembler};
+use ringfence_wire::{
+    agent::{Answer, MAX_QUESTION, ToCore, ToWorker},
+    conn::Conn,
+};
+use rustix::process::geteuid;
+use serde_json::{json, value::RawValue};
+use std::{os::unix::net::UnixStream as StdStream, sync::Mutex, thread};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+const PARENT: u32 = 77;
+const LONG: Duration = Duration::from_secs(60);
+
+/// What the core said, and what it was told.
+#[derive(Default)]
+struct Core {
+    /// Why it refuses.
+    refuses: Option<&'static str>,
+    asked: Vec<&'static str>,
+    said: Vec<AgentEvent>,
+}
+
+struct Rig {
+    outstanding: Arc<Outstanding>,
+    core: Arc<Mutex<Core>>,
+    arguments: Arc<Mutex<Vec<String>>>,
+    path: std::path::PathBuf,
+    _dir: tempfile::TempDir,
+}
+
+fn pair() -> (UnixStream, Conn) {
+    let (near, far) = StdStream::pair().unwrap();
+    near.set_nonblocking(true).unwrap();
+    (UnixStream::from_std(near).unwrap(), Conn::new(far, LONG, MAX_QUESTION))
+}
+
+impl Rig {
+    fn new(uid: u32) -> Self {
+        let (link, mut supervisor) = pair();
+        let (orders, _) = mpsc::channel(1);
+        let (counts, _) = mpsc::channel(1);
+        let tokens = [(); 2].map(|()| CancellationToken::new());
+        let [stop, gone] = tokens;
+        let host = CoreClient::of_user(link, OrderAssembler::new(orders, counts), stop, gone);
+        let (line, mut end) = pair();
+        assert!(host.report_to(line));
+        let arguments = Arc::new(Mutex::new(Vec::<String>::new()));
+        let told = Arc::clone(&arguments);
+        thread::spawn(move || {
+            while let Ok((said, beside)) = supervisor.receive_with_descriptors::<ToCore>() {
+                let ToCore::CommandLine { number } = said else { panic!("{said:?}") };
+                assert_eq!(beside.len(), 1);
+                let answer = Answer::CommandLine { pid: PARENT, arguments: told.lock().unwrap().clone() };
+                supervisor.send(&ToWorker::Answer { number, answer }).unwrap();
+            }
+        });
+        let core = Arc::<Mutex<Core>>::default();
+        let playing = Arc::clone(&core);
+        thread::spawn(move || {
+            while let Ok((said, beside)) = end.receive_with_descriptors::<ToCore>() {
+                let mut core = playing.lock().unwrap();
+                let (number, parent, answer) = match said {
+                    ToCore::Report(json) => {
+                        core.said.push(serde_json::from_str(json.get()).unwrap());
+                        continue;
+                    }
+                    ToCore::Tie { number, parent } => {
+                        core.asked.push("tie");
+                        (number, parent, Answer::Tagged { tag: 42, container: "0123456789ab".into() })
+                    }
+                    ToCore::CouldBeTied { number, parent } => {
+                        core.asked.push("could be tied");
+                        (number, parent, Answer::CouldBeTied)
+                    }
+                    other => panic!("{other:?}"),
+                };
+                assert_eq!((parent, beside.len()), (PARENT, 1));
+                let answer = core.refuses.map_or(answer, |why| Answer::Refused(why.to_owned()));
+                end.send(&ToWorker::Answer { number, answer }).unwrap();
+            }
+        });
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("tie.sock");
+        let listener = UnixListener::bind(&path).unwrap();
+        let outstanding = Arc::<Outstanding>::default();
+        let ties = Ties { host, outstanding: Arc::clone(&outstanding), uid };
+        tokio::spawn(ties.serve(listener));
+        Self { outstanding, core, arguments, path, _dir: dir }
+    }
+
+    fn waits(&self, id: &str, command: &str) -> (CallKey, Waiting) {
+        let key = CallKey::mint();
+        let input = RawValue::from_string(json!({ "command": command }).to_string()).unwrap();
+        let waiting = self.outstanding.add(&key, id, &input);
+        (key, waiting)
+    }
+
+    /// A shell that runs a text says a line; what it hears, or nothing.
+    async fn say(&self, script: &str, said: &[u8]) -> Option<Heard> {
+        *self.arguments.lock().unwrap() = ["bash", "-c", script].map(str::to_owned).to_vec();
+        let mut stream = UnixStream::connect(&self.path).await.unwrap();
+        let _ = stream.write_all(said).await;
+        serde_json::from_slice(&line(&mut stream).await?).ok()
+    }
+
+    async fn tie(&self, script: &str, call: Option<&str>) -> Option<Heard> {
+        let mut said = serde_json::to_vec(&Said::Tie { call: call.map(str::to_owned) }).unwrap();
+        said.push(b'\n');
+        self.say(script, &said).await
+    }
+
+    /// Waits until the core was told so much.
+    fn told(&self, many: usize) -> Vec<AgentEvent> {
+        loop {
+            let said = self.core.lock().unwrap().said.clone();
+            if said.len() >= many {
+                return said;
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+fn script(call: &str, command: &str) -> String {
+    format!("/usr/bin/ringfence-runtime tie {call}\n{command}")
+}
+
+fn is_refused(heard: Option<&Heard>) -> bool {
+    matches!(heard, Some(Heard::Refused(_)))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_is_tied_once_and_a_second_shell_makes_it_unsure() {
+    let rig = Rig::new(geteuid().as_raw());
+    let (key, _waiting) = rig.waits("toolu_1", "make");
+    let key = key.as_str().to_owned();
+    assert_eq!(rig.tie(&script("toolu_1", "make"), Some("toolu_1")).await, Some(Heard::Tied(Sure::Exact)));
+    assert_eq!(rig.told(1), [AgentEvent::Tagged { key: key.clone(), tag: 42, matched: false }]);
+    // Whoever does not run it changes nothing, and nobody is asked.
+    assert!(is_refused(rig.tie(&script("toolu_1", "true"), Some("toolu_1")).await.as_ref()));
+    assert!(matches!(&rig.told(2)[1], AgentEvent::Refused(refusal) if refusal.what == "tie"));
+    assert_eq!(rig.core.lock().unwrap().asked, ["tie"]);
+    // What works for a call already says nothing of this one.
+    rig.core.lock().unwrap().refuses = Some("it works for a call");
+    assert!(is_refused(rig.tie(&script("toolu_1", "make"), Some("toolu_1")).await.as_ref()));
+    assert!(matches!(&rig.told(3)[2], AgentEvent::Refused(_)));
+    rig.core.lock().unwrap().refuses = None;
+    assert!(is_refused(rig.tie(&script("toolu_1", "make"), Some("toolu_1")).await.as_ref()));
+    assert!(rig.told(5).contains(&AgentEvent::Contested { key }));
+    assert_eq!(rig.core.lock().unwrap().asked, ["tie", "could be tied", "could be tied"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_core_refuses_is_not_taken() {
+    let rig = Rig::new(geteuid().as_raw());
+    let (key, _waiting) = rig.waits("toolu_1", "make");
+    rig.core.lock().unwrap().refuses = Some("another container");
+    assert!(is_refused(rig.tie(&script("toolu_1", "make"), Some("toolu_1")).await.as_ref()));
+    rig.core.lock().unwrap().refuses = None;
+    let unnamed = rig.tie("/usr/bin/ringfence-runtime tie\nmake", None).await;
+    assert_eq!(unnamed, Some(Heard::Tied(Sure::Matched)));
+    let key = key.as_str().to_owned();
+    assert!(rig.told(2).contains(&AgentEvent::Tagged { key, tag: 42, matched: true }));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_nobody_says_ends_the_connection() {
+    let rig = Rig::new(geteuid().as_raw());
+    let (_, _waiting) = rig.waits("toolu_1", "make");
+    let mut long = br#"{"tie":{"call":""#.to_vec();
+    long.resize(MAX_LINE + 1, b'a');
+    for said in [&b"\n"[..], b"{}\n", b"[]\n", b"{\"tie\":7}\n", b"{\"tag\":{}}\n", b"\xff\n", &long] {
+        assert_eq!(rig.say(&script("toolu_1", "make"), said).await, None);
+    }
+    let long = "a".repeat(MAX_ID + 1);
+    for call in ["", long.as_str()] {
+        assert!(is_refused(rig.tie(&script("toolu_1", "make"), Some(call)).await.as_ref()));
+    }
+    assert!(rig.core.lock().unwrap().asked.is_empty());
+    assert_eq!(rig.tie(&script("toolu_1", "make"), Some("toolu_1")).await, Some(Heard::Tied(Sure::Exact)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_user_is_not_heard() {
+    let rig = Rig::new(geteuid().as_raw() + 1);
+    let (_, _waiting) = rig.waits("toolu_1", "make");
+    assert_eq!(rig.tie(&script("toolu_1", "make"), Some("toolu_1")).await, None);
+    assert!(rig.core.lock().unwrap().asked.is_empty());
+}
