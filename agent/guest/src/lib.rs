@@ -8,11 +8,13 @@
 //! | the agent's loop, its tools, its connection | [`runtime`] |
 //! | a unix socket on the container's own loopback | [`bridge`] |
 //! | a tool's shell says which call it runs | [`tie`] |
+//! | the answer to a coding agent's own hooks | [`hook`] |
 //! | a container's tools, known to one daemon, with output that is bounded | [`runner`] |
 //! | signals as a descriptor; waiting for descriptors | `signals` |
 //! | fork, and leaving without exit handlers, what a process was started with: the only `unsafe` | `sys` |
 
 pub mod bridge;
+pub mod hook;
 pub mod runner;
 pub mod runtime;
 mod signals;

@@ -1,7 +1,7 @@
 //! The command line of `ringfence-runtime`.
 
 use clap::{Parser, Subcommand};
-use ringfence_guest::{bridge, runtime, tie};
+use ringfence_guest::{bridge, hook, runtime, tie};
 use std::{env, process::ExitCode};
 
 /// Drives an agent in a container: waits for messages, asks the daemon for turns, runs the tools.
@@ -29,6 +29,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Bridge(bridge::Args),
+    Hook(hook::Args),
     Tie(tie::Args),
 }
 
@@ -53,6 +54,7 @@ fn main() -> ExitCode {
         Cli { command: Some(Command::Bridge(args)), .. } => bridge::run(&args),
         // Asked for its help, which clap has given.
         Cli { command: Some(Command::Tie(_)), .. } => ExitCode::SUCCESS,
+        Cli { command: Some(Command::Hook(args)), .. } => hook::run(&args),
         Cli { runtime: Some(args), .. } => runtime::run(&args),
         // clap asks for one of the two.
         Cli { .. } => ExitCode::from(2),
