@@ -63,8 +63,33 @@ pub struct KitTable {
     pub environment: Option<BTreeMap<String, String>>,
     /// Arguments that come before the caller's, with the same words in them.
     pub arguments: Option<Vec<String>>,
+    /// What is added to these where the run ties tool calls to their processes: its agent's hooks.
+    #[schemars(with = "Option<TieTable>")]
+    pub tie: TieTable,
     /// Versions of the agent that the kit was tried with.
     pub tried: Option<Vec<String>>,
+}
+
+/// `[kit.tie]` of one file.
+#[derive(Debug, Clone, Default, JsonSchema)]
+#[schemars(deny_unknown_fields)]
+pub struct TieTable {
+    /// More files, or others in the place of those with the same names.
+    pub files: Option<BTreeMap<String, String>>,
+    /// More variables, or other values of those with the same names.
+    pub environment: Option<BTreeMap<String, String>>,
+    /// More arguments, behind the kit's and before the caller's.
+    pub arguments: Option<Vec<String>>,
+}
+
+impl TieTable {
+    fn read(keys: &mut Keys<'_>, parent: Self) -> Self {
+        Self {
+            files: keys.get("files", Parser::files).or(parent.files),
+            environment: keys.get("environment", Parser::variables).or(parent.environment),
+            arguments: keys.get("arguments", Parser::texts).or(parent.arguments),
+        }
+    }
 }
 
 /// A place of a credential: one of the two.
@@ -126,18 +151,32 @@ impl KitTable {
             files: keys.get("files", Parser::files).or(parent.files),
             environment: keys.get("environment", Parser::variables).or(parent.environment),
             arguments: keys.get("arguments", Parser::texts).or(parent.arguments),
+            tie: keys.table("tie", |keys| TieTable::read(keys, parent.tie)),
             tried: keys.get("tried", Parser::texts).or(parent.tried),
         }
     }
 
     /// The kit, if the file or one that it extends has one.
     pub(crate) fn finish(self, problems: &mut Vec<Problem>) -> Option<Kit> {
-        let Self { at, provider, models, credentials, login, state, files, environment, arguments, tried } =
-            self;
+        let Self {
+            at,
+            provider,
+            models,
+            credentials,
+            login,
+            state,
+            files,
+            environment,
+            arguments,
+            tie,
+            tried,
+        } = self;
         let at = at?;
-        if state.is_none() && files.as_ref().is_some_and(|files| !files.is_empty()) {
-            problems
-                .push(Problem::new(At { key: format!("{}.files", at.key), ..at.clone() }, Wrong::NoState));
+        for (key, files) in [("files", &files), ("tie.files", &tie.files)] {
+            if state.is_none() && files.as_ref().is_some_and(|files| !files.is_empty()) {
+                let key = format!("{}.{key}", at.key);
+                problems.push(Problem::new(At { key, ..at.clone() }, Wrong::NoState));
+            }
         }
         let Some(Located { value: name, at: place }) = provider else {
             let key = format!("{}.provider", at.key);
@@ -158,6 +197,11 @@ impl KitTable {
             files: files.unwrap_or_default(),
             environment: environment.unwrap_or_default(),
             arguments: arguments.unwrap_or_default(),
+            tie: Additions {
+                files: tie.files.unwrap_or_default(),
+                environment: tie.environment.unwrap_or_default(),
+                arguments: tie.arguments.unwrap_or_default(),
+            },
             tried: tried.unwrap_or_default(),
         })
     }
@@ -182,8 +226,33 @@ pub struct Kit {
     pub environment: BTreeMap<String, String>,
     /// Arguments, likewise.
     pub arguments: Vec<String>,
+    /// What is added where the run ties tool calls to their processes.
+    pub tie: Additions,
     /// Versions that it was tried with.
     pub tried: Vec<String>,
+}
+
+/// What leads an agent's own hooks to the run's tie, nothing filled in.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Additions {
+    /// Files, each in the place of one of that name.
+    pub files: BTreeMap<String, String>,
+    /// Variables, likewise.
+    pub environment: BTreeMap<String, String>,
+    /// Arguments, behind the others.
+    pub arguments: Vec<String>,
+}
+
+impl Kit {
+    /// The kit for a run that ties tool calls to their processes.
+    pub fn tying(&self) -> Self {
+        let mut kit = self.clone();
+        let Additions { files, environment, arguments } = std::mem::take(&mut kit.tie);
+        kit.files.extend(files);
+        kit.environment.extend(environment);
+        kit.arguments.extend(arguments);
+        kit
+    }
 }
 
 /// Whether a text can be a file's name that hides nothing.

@@ -149,9 +149,19 @@ mod tests {
 
     #[test]
     fn the_loader_reads_the_keys_of_the_schema_and_each_has_its_text() {
-        for table in
-            ["", "match", "grant", "deny", "kernel", "limits", "llm.*", "llm.*.price", "mcp.*", "kit"]
-        {
+        for table in [
+            "",
+            "match",
+            "grant",
+            "deny",
+            "kernel",
+            "limits",
+            "llm.*",
+            "llm.*.price",
+            "mcp.*",
+            "kit",
+            "kit.tie",
+        ] {
             assert_eq!(read(table), keys(table), "{table}");
         }
         assert_eq!(keys("deny"), ["exec", "fs_read", "fs_write", "net"]);
@@ -168,7 +178,7 @@ mod tests {
         for key in keys("") {
             assert!(manual.contains(&format!("`{key}")), "{key}");
         }
-        for table in ["match", "grant", "deny", "kernel", "limits", "kit"] {
+        for table in ["match", "grant", "deny", "kernel", "limits", "kit", "kit.tie"] {
             for key in keys(table) {
                 assert!(manual.contains(&format!("`{table}.{key}`")), "{table}.{key}");
             }

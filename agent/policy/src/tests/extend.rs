@@ -162,3 +162,45 @@ fn a_home_is_that_of_who_runs_the_command() {
         assert!(files.load("own/q.toml").is_err(), "{wrong}");
     }
 }
+
+#[test]
+fn what_a_kit_has_for_ties_comes_in_the_place_of_the_rest_and_is_inherited() {
+    let files = Files::new();
+    files.write(
+        "own/parent.toml",
+        "[kit]\nprovider = \"anthropic\"\nstate = \"${HOME}/.a\"\narguments = [\"-a\"]\n\
+         [kit.environment]\nA = \"1\"\nB = \"1\"\n\
+         [kit.tie]\narguments = [\"${RUNTIME}\"]\nenvironment = { B = \"2\" }\nfiles = { f = \"3\" }\n",
+    );
+    files.write("own/child.toml", "extends = \"parent\"\n[kit.tie]\nenvironment = { C = \"4\" }\n");
+    let kit = files.loaded("own/child.toml").kit.unwrap();
+    assert_eq!((kit.arguments.len(), kit.environment.len(), kit.files.len()), (1, 2, 0), "without a tie");
+    let tying = kit.tying();
+    assert_eq!(tying.arguments, ["-a", "${RUNTIME}"]);
+    assert_eq!(tying.files["f"], "3");
+    let variables: Vec<_> = tying.environment.iter().map(|(name, text)| format!("{name}={text}")).collect();
+    assert_eq!(variables, ["A=1", "B=1", "C=4"], "a table of its own is whole");
+    let tying = files.loaded("own/parent.toml").kit.unwrap().tying();
+    assert_eq!(tying.environment["B"], "2");
+    // There is no directory for them.
+    files.write("own/odd.toml", "[kit]\nprovider = \"anthropic\"\n[kit.tie.files]\nf = \"\"\n");
+    assert!(files.load("own/odd.toml").unwrap_err().to_string().contains("kit.tie.files"));
+}
+
+#[test]
+fn a_known_agent_s_hook_is_added_only_where_the_run_ties() {
+    let files = Files::new();
+    for name in ["claude", "codex", "opencode"] {
+        let kit = load(name, &files.dirs).unwrap_or_else(|e| panic!("{e}")).kit.unwrap();
+        let texts = |kit: &kit::Kit| -> Vec<String> {
+            let parts = kit.environment.values().chain(kit.files.values()).chain(&kit.arguments);
+            parts.cloned().collect()
+        };
+        assert!(!texts(&kit).concat().contains(kit::RUNTIME), "{name}");
+        let tying = texts(&kit.tying());
+        assert!(tying.concat().contains(kit::RUNTIME), "{name}");
+        for text in tying.iter().filter(|text| text.starts_with('{')) {
+            serde_json::from_str::<serde_json::Value>(text).unwrap_or_else(|e| panic!("{name}: {e}: {text}"));
+        }
+    }
+}
