@@ -13,9 +13,11 @@ const NAME: &str = "agents";
 /// Runs every test; each counts.
 pub(crate) fn tests() -> Result<Tally> {
     build::binary("dev")?;
-    let binary = target().join("debug/ringfence");
+    build::package_binary("ringfence-guest", "ringfence-runtime", "dev")?;
+    let (binary, runtime) = (target().join("debug/ringfence"), target().join("debug/ringfence-runtime"));
     npm::run(&folder(), NAME, "agents.test.mjs", "coding agents under `ringfence run`", |node| {
-        node.env("RINGFENCE", &binary);
+        node.env("RINGFENCE", &binary).env("RUNTIME", &runtime);
+        node.env("PROFILES", workspace().join("profiles/agents"));
     })
 }
 
