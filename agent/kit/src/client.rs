@@ -111,6 +111,9 @@ impl Client {
         let address = endpoint.url();
         let tie = endpoint.tie().map(|tie| (format!("@{}", tie.name), tie.program.display().to_string()));
         let (socket, program) = tie.clone().unwrap_or_default();
+        // Its agent's hooks name the program in JSON and in shell text, and agents compare what they allow as text.
+        let tying = is_plain(&program).then(|| kit.tying());
+        let kit = tying.as_ref().unwrap_or(kit);
         let values = [
             (kit::ENDPOINT, address.as_str()),
             (kit::TOKEN, endpoint.token()),
@@ -136,7 +139,25 @@ impl Client {
     }
 }
 
+/// Whether a path is the same in JSON and in a shell's text as it is; an empty one is none.
+fn is_plain(path: &str) -> bool {
+    path.starts_with('/') && path.bytes().all(|b| b.is_ascii_alphanumeric() || b"/._-+@".contains(&b))
+}
+
 /// A kit's text with the run's values in it.
 fn fill(text: &str, values: &[(&str, &str)]) -> String {
     values.iter().fold(text.to_owned(), |text, (name, value)| text.replace(name, value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_that_would_need_quotes_is_not_plain() {
+        assert!(is_plain("/usr/local/bin/ringfence-runtime") && is_plain("/home/a_b/.x-1+2@3"));
+        for odd in ["", "ringfence-runtime", "/a b/c", "/a'b", "/a\"b", "/$HOME/a", "/a\\b", "/\u{e9}"] {
+            assert!(!is_plain(odd), "{odd}");
+        }
+    }
 }
