@@ -100,7 +100,7 @@ pub enum ServerLaunch {
     /// As any child.
     Plain(Vec<OsString>),
     /// In a container.
-    Contained(launch::Request),
+    Contained(Box<launch::Request>),
 }
 
 /// A server that was started.

@@ -169,6 +169,7 @@ fn serve(supervisor: &UnixStream) -> Result<(), Error> {
             token: files.token,
             endpoint: None,
             outstanding: Arc::default(),
+            workdir: config.workdir.clone(),
         };
         service.listen(http.map(|unix| (unix, loopback))).await?;
         host.ready();

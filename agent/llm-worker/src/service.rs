@@ -127,6 +127,8 @@ pub(crate) struct WorkerService {
     pub endpoint: Option<Endpoint>,
     /// The calls of the endpoint's clients that a process may be tied to.
     pub(crate) outstanding: Arc<Outstanding>,
+    /// Where those clients work, if that is known.
+    pub workdir: Option<String>,
 }
 
 impl WorkerService {
@@ -201,7 +203,8 @@ impl WorkerService {
         let (access, shared) = (self.access.clone(), self.shared.clone());
         let governed = access.as_ref().is_some_and(|access| access.governed);
         let reporter = Reporter::new(self.host.clone(), Arc::default(), governed)
-            .with_outstanding(Arc::clone(&self.outstanding));
+            .with_outstanding(Arc::clone(&self.outstanding))
+            .with_workdir(self.workdir.as_deref());
         let who = (access, reporter);
         self.endpoint = Some(Endpoint::start((unix, loopback), who, shared, self.accounting.clone()));
         Ok(())

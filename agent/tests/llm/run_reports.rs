@@ -45,7 +45,7 @@ impl Run {
 
     fn order(&self) -> Conn {
         let (ours, theirs) = UnixStream::pair().unwrap();
-        self.launcher.order(&ToWorker::ReportTo, &[theirs.as_fd()]);
+        self.launcher.order(&ToWorker::ReportTo { ties: None }, &[theirs.as_fd()]);
         Conn::new(ours, PATIENCE, MAX_REPORT + 64)
     }
 

@@ -118,7 +118,7 @@ fn a_file_that_two_calls_name_is_ambiguous_with_both() {
     rig.opened("/w/a", 40);
     let ambiguous = ("/w/a".to_owned(), Certainty::Ambiguous, None);
     let matched = ("/w/a".to_owned(), Certainty::Matched, Some("edit".to_owned()));
-    assert_eq!(rig.traced("read"), [ambiguous.clone()]);
+    assert_eq!(rig.traced("read"), std::slice::from_ref(&ambiguous));
     assert_eq!(rig.traced("edit"), [ambiguous, matched], "the control");
 }
 

@@ -83,7 +83,7 @@ fn what_is_not_known_is_not_claimed() {
     assert_eq!(of(1, &["/w/a"], &[calls[0].clone(), unknown.clone()]), ambiguous(&["a", "b"]));
     assert_eq!(of(1, &["/w/a"], &[unknown]), ambiguous(&["b"]));
     let tagged = Asked { tagged: true, ..calls[0].clone() };
-    assert_eq!(of(1, &["/w/a"], &[tagged.clone()]), ambiguous(&["a"]), "its own has the tag");
+    assert_eq!(of(1, &["/w/a"], std::slice::from_ref(&tagged)), ambiguous(&["a"]), "its own has the tag");
     let other = asked("b", 11, None, &["/w/a"]);
     assert_eq!(of(1, &["/w/a"], &[tagged, other]), ambiguous(&["a", "b"]));
 }
@@ -140,18 +140,18 @@ fn only_what_is_done_to_files_is_matched_and_only_a_whole_path() {
 
 const PATHS: &[&str] = &["/a", "/b", "/./a", "a", "~/b", "."];
 
+/// When it began, how long it took, what it names, whether it has a tag.
+type Drawn = (u64, Option<u64>, Option<Vec<&'static str>>, bool);
+
 fn calls() -> impl Strategy<Value = Vec<Asked>> {
     let paths = proptest::option::weighted(0.9, proptest::sample::subsequence(PATHS, 0..3));
     let one = (0..60u64, proptest::option::of(0..30u64), paths, proptest::bool::weighted(0.1));
     proptest::collection::vec(one, 0..6).prop_map(|all| {
-        let call =
-            |(n, (began, length, paths, tagged)): (usize, (u64, Option<u64>, Option<Vec<&str>>, bool))| {
-                Asked {
-                    span: Span { call: format!("c{n}"), began, ended: length.map(|length| began + length) },
-                    tagged,
-                    paths: paths.map(|paths| paths.into_iter().map(str::to_owned).collect()),
-                }
-            };
+        let call = |(n, (began, length, paths, tagged)): (usize, Drawn)| Asked {
+            span: Span { call: format!("c{n}"), began, ended: length.map(|length| began + length) },
+            tagged,
+            paths: paths.map(|paths| paths.into_iter().map(str::to_owned).collect()),
+        };
         all.into_iter().enumerate().map(call).collect()
     })
 }

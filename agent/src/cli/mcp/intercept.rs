@@ -96,7 +96,7 @@ pub(crate) struct GuardArgs {
 pub(crate) fn guard(args: &GuardArgs) -> anyhow::Result<ExitCode> {
     let how = match &args.profile {
         None => guard::ServerLaunch::Plain(args.command.clone()),
-        Some(profile) => guard::ServerLaunch::Contained(launch::Request {
+        Some(profile) => guard::ServerLaunch::Contained(Box::new(launch::Request {
             profile: Some(profile.clone()),
             loaded: None,
             endpoint: None,
@@ -108,7 +108,7 @@ pub(crate) fn guard(args: &GuardArgs) -> anyhow::Result<ExitCode> {
             words: args.command.clone(),
             say: launch::Say::Nothing,
             whole_environment: true,
-        }),
+        })),
     };
     guard::guard(&how).context("`ringfence mcp-guard` is started by `ringfence mcp`")
 }

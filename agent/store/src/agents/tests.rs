@@ -354,7 +354,7 @@ fn what_a_call_names_is_kept_and_counts() {
     }
     let reader = Reader::open(&rig.dir.path().join(FILE)).expect("opens");
     let found = reader.run_calls_in_flight("c1", (15, 15), 100).expect("reads").expect("a run");
-    let found: Vec<_> = found.calls.into_iter().map(|asked| asked.paths).collect();
+    let found: Vec<_> = found.calls.into_iter().map(|call| call.asked.paths).collect();
     assert_eq!(found, said);
     let bytes: Vec<i64> =
         rows(reader.connection(), "SELECT bytes FROM agent_calls ORDER BY row", [], |row| row.get(0))
@@ -444,7 +444,7 @@ fn a_run_ties_a_tag_that_the_core_gave_its_own_container_to_a_call_of_its_own() 
     assert_eq!(tied()[0], row(1, "k1", false, true));
     let reader = Reader::open(&rig.dir.path().join(FILE)).expect("opens");
     let calls = reader.run_calls_in_flight("c1", (15, 15), 10).expect("reads").expect("reports").calls;
-    let known: Vec<_> = calls.into_iter().map(|call| (call.span.call, call.processes)).collect();
+    let known: Vec<_> = calls.into_iter().map(|call| (call.asked.span.call, call.processes)).collect();
     assert_eq!(
         known,
         [("id of k1".to_owned(), Processes::Contested), ("id of k3".to_owned(), Processes::Tied)]
