@@ -1,16 +1,20 @@
-// A scripted model, as Anthropic's Messages and OpenAI's Responses: each request takes the next step of its script, which is
-// about the newest message. What it was asked is kept.
+// A scripted model, as Anthropic's Messages, OpenAI's Responses and Gemini: each request takes the next step of its script,
+// which is about the newest message. What it was asked is kept.
 import { once } from "node:events";
 import http from "node:http";
 
-/** What a request asks of a shell tool of its own: Claude Code's, opencode's and Codex's have different names and inputs. */
+/** What a request asks of a shell tool of its own: the agents' have different names and inputs. */
 const SHELLS = {
   Bash: (command) => ({ command, description: "a step of a test" }),
   bash: (command) => ({ command, description: "a step of a test" }),
   shell: (command) => ({ command: ["bash", "-lc", command] }),
   shell_command: (command) => ({ command }),
   exec_command: (command) => ({ cmd: command }),
+  run_shell_command: (command) => ({ command, description: "a step of a test" }),
 };
+
+/** What gemini-cli asks first, when it wants to know which of its models a question is for. */
+const ROUTE = JSON.stringify({ complexity_reasoning: "as the test wants it", complexity_score: 1 });
 
 export class Provider {
   constructor() {
@@ -42,20 +46,30 @@ export class Provider {
     let text = "";
     for await (const piece of request) text += piece;
     const body = JSON.parse(text || "{}");
-    const tools = (body.tools ?? []).map((tool) => tool.name ?? tool.type);
-    const shell = tools.find((name) => name in SHELLS);
+    const tools = (body.tools ?? []).flatMap((tool) => tool.functionDeclarations ?? tool.tools?.map(({ name }) => ({ name, namespace: tool.name })) ?? tool);
+    const shell = tools.find((tool) => tool.name in SHELLS)?.name;
     const asked = { path: request.url, headers: request.headers, body, shell, text };
     this.asked.push(asked);
     if (request.url.includes("count_tokens")) return json(response, 200, { input_tokens: 10 });
+    if (request.url.includes(":countTokens")) return json(response, 200, { totalTokens: 10 });
+    if (request.url.includes(":generateContent")) return json(response, 200, candidate([{ text: ROUTE }], "STOP"));
     // A title for the session and the like: whatever is said will do.
     const step = (shell === undefined ? undefined : this.script.shift()) ?? { say: "Nothing more." };
     if (step.status !== undefined) {
       const error = { type: step.kind ?? "api_error", message: "as the test wants it" };
       return json(response, step.status, { type: "error", error }, step.headers);
     }
-    const wire = request.url.includes("/responses") ? responses : messages;
-    wire(response, step, { id: `call_${++this.calls}`, shell, model: body.model });
+    const wire = request.url.includes(":streamGenerateContent") ? gemini : request.url.includes("/responses") ? responses : messages;
+    wire(response, call(step, tools, shell), { id: `call_${++this.calls}`, model: body.model });
   }
+}
+
+/** A step with the tool that it calls: the shell, or the one whose name ends as the step says. Agents put a server's before it. */
+function call(step, tools, shell) {
+  if (step.run !== undefined) return { ...step, tool: { name: shell, given: SHELLS[shell](step.run) } };
+  if (step.call === undefined) return step;
+  const { name, namespace } = tools.find((tool) => tool.name?.endsWith(step.call)) ?? { name: step.call };
+  return { ...step, tool: { name, namespace, given: step.given } };
 }
 
 function json(response, status, body, headers = {}) {
@@ -67,37 +81,39 @@ function json(response, status, body, headers = {}) {
 function stream(response, events, cut) {
   response.writeHead(200, { "content-type": "text/event-stream" });
   for (const event of cut ? events.slice(0, -1) : events) {
-    response.write(`event: ${event.type}\ndata: ${JSON.stringify(event)}\n\n`);
+    // Gemini's events have no names.
+    const name = event.type === undefined ? "" : `event: ${event.type}\n`;
+    response.write(`${name}data: ${JSON.stringify(event)}\n\n`);
   }
   if (!cut) return response.end();
   // What was written goes out first.
   setTimeout(() => response.destroy(), 50);
 }
 
-function messages(response, step, { id, shell, model }) {
+function messages(response, step, { id, model }) {
   const usage = { input_tokens: 10, output_tokens: 5 };
   const message = { id: `msg_${id}`, type: "message", role: "assistant", model, content: [], stop_reason: null, stop_sequence: null, usage };
-  const block = step.run
-    ? { start: { type: "tool_use", id: `toolu_${id}`, name: shell, input: {} },
-        deltas: [{ type: "input_json_delta", partial_json: JSON.stringify(SHELLS[shell](step.run)) }] }
+  const block = step.tool
+    ? { start: { type: "tool_use", id: `toolu_${id}`, name: step.tool.name, input: {} },
+        deltas: [{ type: "input_json_delta", partial_json: JSON.stringify(step.tool.given) }] }
     : { start: { type: "text", text: "" }, deltas: pieces(step).map((text) => ({ type: "text_delta", text })) };
   stream(response, [
     { type: "message_start", message },
     { type: "content_block_start", index: 0, content_block: block.start },
     ...block.deltas.map((delta) => ({ type: "content_block_delta", index: 0, delta })),
     { type: "content_block_stop", index: 0 },
-    { type: "message_delta", delta: { stop_reason: step.run ? "tool_use" : "end_turn", stop_sequence: null }, usage: { output_tokens: 5 } },
+    { type: "message_delta", delta: { stop_reason: step.tool ? "tool_use" : "end_turn", stop_sequence: null }, usage: { output_tokens: 5 } },
     { type: "message_stop" },
   ], step.cut);
 }
 
-function responses(response, step, { id, shell, model }) {
+function responses(response, step, { id, model }) {
   const usage = { input_tokens: 10, input_tokens_details: { cached_tokens: 0 }, output_tokens: 5, output_tokens_details: { reasoning_tokens: 0 }, total_tokens: 15 };
   const whole = (status, output) => ({ id: `resp_${id}`, object: "response", created_at: 1, status, model, output, usage: status === "completed" ? usage : null });
   let item, deltas;
-  if (step.run) {
-    const given = JSON.stringify(SHELLS[shell](step.run));
-    item = { type: "function_call", id: `fc_${id}`, call_id: id, name: shell, arguments: given, status: "completed" };
+  if (step.tool) {
+    const given = JSON.stringify(step.tool.given);
+    item = { type: "function_call", id: `fc_${id}`, call_id: id, name: step.tool.name, namespace: step.tool.namespace, arguments: given, status: "completed" };
     deltas = [{ type: "response.function_call_arguments.delta", item_id: item.id, output_index: 0, delta: given },
               { type: "response.function_call_arguments.done", item_id: item.id, output_index: 0, arguments: given }];
   } else {
@@ -109,7 +125,7 @@ function responses(response, step, { id, shell, model }) {
               { type: "response.output_text.done", ...part, text: said.join("") },
               { type: "response.content_part.done", ...part, part: item.content[0] }];
   }
-  const begun = step.run ? { ...item, arguments: "", status: "in_progress" } : { ...item, content: [], status: "in_progress" };
+  const begun = step.tool ? { ...item, arguments: "", status: "in_progress" } : { ...item, content: [], status: "in_progress" };
   const events = [
     { type: "response.created", response: whole("in_progress", []) },
     { type: "response.output_item.added", output_index: 0, item: begun },
@@ -118,6 +134,19 @@ function responses(response, step, { id, shell, model }) {
     { type: "response.completed", response: whole("completed", [item]) },
   ];
   stream(response, events.map((event, number) => ({ ...event, sequence_number: number })), step.cut);
+}
+
+/** Gemini's answer, or a piece of it; the last has a reason. */
+function candidate(parts, finishReason) {
+  const usageMetadata = { promptTokenCount: 10, candidatesTokenCount: 5, totalTokenCount: 15 };
+  return { candidates: [{ content: { role: "model", parts }, index: 0, finishReason }], usageMetadata };
+}
+
+function gemini(response, step) {
+  const events = step.tool
+    ? [candidate([{ functionCall: { name: step.tool.name, args: step.tool.given } }], "STOP")]
+    : [...pieces(step).map((text) => candidate([{ text }])), candidate([{ text: "" }], "STOP")];
+  stream(response, events, step.cut);
 }
 
 /** What is said, in as many pieces as the step wants. */
