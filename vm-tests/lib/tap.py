@@ -10,14 +10,15 @@ ALIVE_EVERY = 60
 
 
 class Tap:
-    """Counts and prints."""
+    """Counts and prints. Without a number `planned`, somebody else's lines have the plan."""
 
     def __init__(self, planned):
         self.number = 0
         self.failed = 0
         # What is written is whole, whichever thread it is from.
         self.whole = threading.Lock()
-        self.say(f"1..{planned}")
+        if planned is not None:
+            self.say(f"1..{planned}")
 
     def result(self, name, problems, skipped=None):
         """One case: passed when there are no problems; skipped, with the reason, where there was nothing to attack."""

@@ -29,8 +29,8 @@ const QUICK_WIDTH: usize = 3;
 /// Runs every check; the last line says how many passed and failed.
 ///
 /// Format, clippy with warnings as errors, tidy, licences and bans, unit and black-box tests, the dashboard in Chromium, real
-/// MCP servers and clients behind the interceptor, LLM mocks and SDKs around the worker, then the VM tests on three kernels.
-/// Installs what is missing first.
+/// MCP servers and clients behind the interceptor, LLM mocks and SDKs around the worker, real coding agents under
+/// `ringfence run`, then the VM tests on three kernels. Installs what is missing first.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  cargo xtask test --quick  minutes: before a commit\n  \
                         cargo xtask test          everything: before a merge")]

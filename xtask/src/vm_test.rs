@@ -1,5 +1,6 @@
 //! `vm-test`: the cases of vm-tests/, one boot for each kernel and for each special boot line.
 
+use crate::agent_parties;
 use crate::build;
 use crate::guest;
 use crate::paths::workspace;
@@ -19,7 +20,7 @@ use std::time::{Duration, Instant};
 
 /// How long a boot may be silent. A case that hangs says so itself; this finds a guest that died.
 const SILENCE: Duration = Duration::from_secs(20 * 60);
-/// Guests at once: each has two processors of its own and 1 GB, and waits more than it works.
+/// Guests at once: each has two processors of its own and 1 GB or 2, and waits more than it works.
 const WIDTH: usize = 2;
 /// Where the guest finds the cases.
 const GUEST_DIR: &str = "/opt/vm-tests";
@@ -27,8 +28,8 @@ const GUEST_DIR: &str = "/opt/vm-tests";
 /// Runs the cases that need a kernel of their own, in the guest.
 ///
 /// Every case on 6.12; one case for each hook on 6.1 and the newest kernel; and boots of their own for the programs
-/// without a daemon, for a kernel without `bpf` in its list of security modules, for systemd's unit and for full
-/// preemption.
+/// without a daemon, for a kernel without `bpf` in its list of security modules, for systemd's unit, for full
+/// preemption and for real coding agents.
 #[derive(Debug, Default, clap::Args)]
 #[command(after_help = "Examples:\n  cargo xtask vm-test                           everything\n  \
     cargo xtask vm-test --kernel 6.12 --filter exec  the cases whose name has `exec`, on one kernel\n  \
@@ -47,6 +48,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "HOOK", conflicts_with = "filter")]
     pub(crate) without: Option<String>,
 }
+
+/// The runner of tests/agents, whose guest has the agents' programs, and memory for two of them.
+const AGENTS: &str = "agents";
+/// The runner of the programs' own tests.
+const PROGRAMS: &str = "programs";
 
 /// One boot: a kernel, how it is booted, which cases.
 struct Boot {
@@ -71,11 +77,7 @@ const fn boot(series: Series, name: &'static str, options: &'static [&'static st
 
 /// Each test loads the programs anew, which takes most of a minute in an emulated guest.
 const fn programs(series: Series, options: &'static [&'static str]) -> Boot {
-    Boot {
-        ringfence: Ringfence::Installed,
-        runner: "programs",
-        ..boot(series, "the programs alone", options)
-    }
+    Boot { ringfence: Ringfence::Installed, runner: PROGRAMS, ..boot(series, "the programs alone", options) }
 }
 
 /// Those of the programs' own tests that show the other side of 6.2, before which a task's storage can fail to answer. The
@@ -95,6 +97,7 @@ const fn no_bpf(series: Series) -> Boot {
 const BOOTS: &[Boot] = &[
     boot(Series::V6_12, "every case", &[]),
     programs(Series::V6_1, &[]),
+    Boot { runner: AGENTS, ..boot(Series::V6_12, "coding agents", &[]) },
     programs(Series::V6_12, OF_STORAGE),
     boot(Series::V6_1, "a case per hook", &["--hooks-only"]),
     boot(Series::Newest, "a case per hook", &["--hooks-only"]),
@@ -177,10 +180,13 @@ impl Smoke {
 
 fn all(boots: &[&Boot], filter: Option<&str>) -> Result<Tally> {
     // The names of cases have a slash, those of the programs' own tests have none.
-    let boots: Vec<&Boot> =
-        boots.iter().copied().filter(|boot| boot.runner == "run" || !filter.is_some_and(is_case)).collect();
+    let boots: Vec<&Boot> = boots
+        .iter()
+        .copied()
+        .filter(|boot| boot.runner != PROGRAMS || !filter.is_some_and(is_case))
+        .collect();
     // Once, and before the first boot's line: a failure to build is not a failed boot.
-    let added = payload(boots.iter().any(|boot| boot.runner != "run"))?;
+    let added = payload(boots.iter().any(|boot| boot.runner == PROGRAMS))?;
     on_all(&boots, filter, &added)
 }
 
@@ -261,15 +267,15 @@ fn has_case(boot: &Boot, text: &str) -> Result<bool> {
     if boot.runner == "run" && !boot.options.contains(&"--group") {
         list.args(["--group", "default"]);
     }
-    if boot.runner != "run" {
+    if boot.runner == PROGRAMS {
         list.env("RINGFENCE_KERNEL_TESTS", build::kernel_tests()?);
     }
     let output = list.output().context("cannot list the cases")?;
     Ok(!output.status.success() || !output.stdout.trim_ascii().is_empty())
 }
 
-/// Boots a guest and runs its cases; among others, each line says whose it is.
-fn one(boot: &Boot, words: &[&str], added: &[Added], among_others: bool) -> Tap {
+/// What a boot's guest is and runs.
+fn job(boot: &Boot, words: &[&str], added: &[Added]) -> Result<Job> {
     let runner = format!("{GUEST_DIR}/{}", boot.runner);
     let mut command = vec![runner.as_str()];
     command.extend(boot.options);
@@ -278,7 +284,15 @@ fn one(boot: &Boot, words: &[&str], added: &[Added], among_others: bool) -> Tap 
     job.append = boot.append.to_owned();
     job.ringfence = boot.ringfence;
     job.added = added.to_vec();
+    if boot.runner == AGENTS {
+        job.megabytes = 2048;
+        job.added.extend(agent_parties::for_guest()?);
+    }
+    Ok(job)
+}
 
+/// Boots a guest and runs its cases; among others, each line says whose it is.
+fn one(boot: &Boot, words: &[&str], added: &[Added], among_others: bool) -> Tap {
     let whose = if among_others { format!("{boot} | ") } else { String::new() };
     say(&format!("kernel {}, {}:", boot.series, boot.name));
     let start = Instant::now();
@@ -287,7 +301,7 @@ fn one(boot: &Boot, words: &[&str], added: &[Added], among_others: bool) -> Tap 
     let mut failing = false;
     // What was noticed of a missing program is what such a run is for.
     let remarks = words.contains(&"--without");
-    let ended = vm::lines(&job, SILENCE, |line| match tap.line(line) {
+    let shown = |line: &str| match tap.line(line) {
         Line::Failed => {
             failing = true;
             println!("  {whose}{line}");
@@ -298,8 +312,8 @@ fn one(boot: &Boot, words: &[&str], added: &[Added], among_others: bool) -> Tap 
         }
         Line::Other if failing || remarks => println!("  {whose}{line}"),
         Line::Frame | Line::Other => {}
-    });
-    match ended {
+    };
+    match job(boot, words, added).and_then(|job| vm::lines(&job, SILENCE, shown)) {
         Ok(status) => tap.finish(Some(status)),
         Err(error) => {
             println!("  {whose}{error:#}");

@@ -42,6 +42,8 @@ pub(crate) struct Machine<'a> {
     pub(crate) disk: &'a Path,
     /// Added to the kernel's command line; what comes last wins.
     pub(crate) append: &'a str,
+    /// Its memory, in MiB.
+    pub(crate) megabytes: u32,
     /// Executed instructions as the guest's clock.
     pub(crate) icount: bool,
 }
@@ -235,7 +237,7 @@ fn arguments(machine: &Machine<'_>, folder: &Path) -> Vec<String> {
         "-cpu",
         processor,
         "-m",
-        "1024",
+        &machine.megabytes.to_string(),
         "-display",
         "none",
         "-no-reboot",

@@ -65,6 +65,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         series: args.kernel,
         icount: args.icount,
         append: args.append.clone(),
+        megabytes: session::MEGABYTES,
         ringfence: match (args.without_ringfence, args.bare) {
             (true, _) => Ringfence::Absent,
             (false, true) => Ringfence::Installed,

@@ -14,6 +14,9 @@ use std::path::Path;
 /// quiet machine, many more on a busy one.
 const DAEMON_SECONDS: u32 = 1000;
 
+/// How much memory a guest has, in MiB.
+pub(super) const MEGABYTES: u32 = 1024;
+
 /// What to run, and in what guest.
 #[derive(Debug)]
 pub(crate) struct Job {
@@ -23,6 +26,8 @@ pub(crate) struct Job {
     pub(crate) icount: bool,
     /// More words for the kernel's command line.
     pub(crate) append: String,
+    /// Its memory, in MiB.
+    pub(crate) megabytes: u32,
     /// Whether ringfence is there, and its daemon runs.
     pub(crate) ringfence: Ringfence,
     /// The binary as it ships, for figures; else as `cargo test` builds it, which takes less time.
@@ -53,6 +58,7 @@ impl Job {
             series,
             icount: false,
             append: String::new(),
+            megabytes: MEGABYTES,
             ringfence: Ringfence::Running,
             as_it_ships: false,
             added: Vec::new(),
@@ -66,7 +72,13 @@ impl Job {
         let (kernel, disk) = setup::guest(self.series)?;
         let folder = boot::folder()?;
         self.write_payload(&boot::payload_path(&folder))?;
-        let machine = Machine { kernel: &kernel, disk: &disk, append: &self.append, icount: self.icount };
+        let machine = Machine {
+            kernel: &kernel,
+            disk: &disk,
+            append: &self.append,
+            megabytes: self.megabytes,
+            icount: self.icount,
+        };
         brief(&format!("booting a guest with Linux {}", kernel.release), || Guest::boot(&machine, folder))
     }
 
