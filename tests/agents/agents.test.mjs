@@ -72,7 +72,11 @@ echo over
     assert.deepEqual(filesWith(KEY), [path.join(home, "key")]);
     const denied = () => calls(project, "look around").flatMap((call) => call.events).filter((event) => event.verdict === "denied");
     // What is on record comes after what is told.
-    while (!denied().some((event) => event.path === outside) || !denied().some((event) => event.addr === `127.0.0.1:${port}`)) await pause();
+    const both = () => [denied().find((event) => event.path === outside), denied().find((event) => event.addr === `127.0.0.1:${port}`)];
+    while (both().includes(undefined)) await pause();
+    // Where the agent has a hook, its shell said which call it is before the command began.
+    const sure = REFUSES[name] === undefined ? ["sole", "ambiguous"] : ["exact"];
+    for (const event of both()) assert.ok(sure.includes(event.attribution), JSON.stringify(event));
   });
 
   // gemini-cli has no hook: it holds a command that one changed against its rules.

@@ -268,7 +268,8 @@ mod tests {
             DROP INDEX sessions_by_time; DROP INDEX sessions_by_user; ALTER TABLE intents DROP COLUMN session;
             DROP INDEX agent_calls_by_container; ALTER TABLE intents DROP COLUMN container;
             ALTER TABLE agent_calls DROP COLUMN container; DROP TABLE run_lines;
-            ALTER TABLE agent_calls DROP COLUMN paths;";
+            ALTER TABLE agent_calls DROP COLUMN paths; ALTER TABLE agent_calls DROP COLUMN contested;
+            ALTER TABLE call_tags DROP COLUMN matched;";
         writer.connection().execute_batch(&undo).expect("undoes");
         drop(writer);
         let writer = open(&file, 0).expect("opens").writer;
