@@ -64,12 +64,16 @@ export class Provider {
   }
 }
 
-/** A step with the tool that it calls: the shell, or the one whose name ends as the step says. Agents put a server's before it. */
+/**
+ * A step with the tools that it calls: the shell, once or for each of several commands at once, or the one whose name ends as
+ * the step says. Agents put a server's before it.
+ */
 function call(step, tools, shell) {
-  if (step.run !== undefined) return { ...step, tool: { name: shell, given: SHELLS[shell](step.run) } };
+  const commands = step.run !== undefined ? [step.run] : step.runs;
+  if (commands !== undefined) return { ...step, tools: commands.map((command) => ({ name: shell, given: SHELLS[shell](command) })) };
   if (step.call === undefined) return step;
   const { name, namespace } = tools.find((tool) => tool.name?.endsWith(step.call)) ?? { name: step.call };
-  return { ...step, tool: { name, namespace, given: step.given } };
+  return { ...step, tools: [{ name, namespace, given: step.given }] };
 }
 
 function json(response, status, body, headers = {}) {
@@ -93,47 +97,63 @@ function stream(response, events, cut) {
 function messages(response, step, { id, model }) {
   const usage = { input_tokens: 10, output_tokens: 5 };
   const message = { id: `msg_${id}`, type: "message", role: "assistant", model, content: [], stop_reason: null, stop_sequence: null, usage };
-  const block = step.tool
-    ? { start: { type: "tool_use", id: `toolu_${id}`, name: step.tool.name, input: {} },
-        deltas: [{ type: "input_json_delta", partial_json: JSON.stringify(step.tool.given) }] }
-    : { start: { type: "text", text: "" }, deltas: pieces(step).map((text) => ({ type: "text_delta", text })) };
+  const blocks = step.tools
+    ? step.tools.map(({ name, given }, index) => ({
+        start: { type: "tool_use", id: `toolu_${numbered(id, index)}`, name, input: {} },
+        deltas: [{ type: "input_json_delta", partial_json: JSON.stringify(given) }],
+      }))
+    : [{ start: { type: "text", text: "" }, deltas: pieces(step).map((text) => ({ type: "text_delta", text })) }];
   stream(response, [
     { type: "message_start", message },
-    { type: "content_block_start", index: 0, content_block: block.start },
-    ...block.deltas.map((delta) => ({ type: "content_block_delta", index: 0, delta })),
-    { type: "content_block_stop", index: 0 },
-    { type: "message_delta", delta: { stop_reason: step.tool ? "tool_use" : "end_turn", stop_sequence: null }, usage: { output_tokens: 5 } },
+    ...blocks.flatMap(({ start, deltas }, index) => [
+      { type: "content_block_start", index, content_block: start },
+      ...deltas.map((delta) => ({ type: "content_block_delta", index, delta })),
+      { type: "content_block_stop", index },
+    ]),
+    { type: "message_delta", delta: { stop_reason: step.tools ? "tool_use" : "end_turn", stop_sequence: null }, usage: { output_tokens: 5 } },
     { type: "message_stop" },
   ], step.cut);
+}
+
+/** The id of one of an answer's calls. */
+function numbered(id, index) {
+  return index === 0 ? id : `${id}_${index}`;
 }
 
 function responses(response, step, { id, model }) {
   const usage = { input_tokens: 10, input_tokens_details: { cached_tokens: 0 }, output_tokens: 5, output_tokens_details: { reasoning_tokens: 0 }, total_tokens: 15 };
   const whole = (status, output) => ({ id: `resp_${id}`, object: "response", created_at: 1, status, model, output, usage: status === "completed" ? usage : null });
-  let item, deltas;
-  if (step.tool) {
-    const given = JSON.stringify(step.tool.given);
-    item = { type: "function_call", id: `fc_${id}`, call_id: id, name: step.tool.name, namespace: step.tool.namespace, arguments: given, status: "completed" };
-    deltas = [{ type: "response.function_call_arguments.delta", item_id: item.id, output_index: 0, delta: given },
-              { type: "response.function_call_arguments.done", item_id: item.id, output_index: 0, arguments: given }];
-  } else {
-    const said = pieces(step);
-    item = { type: "message", id: `msg_${id}`, role: "assistant", status: "completed", content: [{ type: "output_text", text: said.join(""), annotations: [] }] };
-    const part = { item_id: item.id, output_index: 0, content_index: 0 };
-    deltas = [{ type: "response.content_part.added", ...part, part: { type: "output_text", text: "", annotations: [] } },
-              ...said.map((delta) => ({ type: "response.output_text.delta", ...part, delta })),
-              { type: "response.output_text.done", ...part, text: said.join("") },
-              { type: "response.content_part.done", ...part, part: item.content[0] }];
-  }
-  const begun = step.tool ? { ...item, arguments: "", status: "in_progress" } : { ...item, content: [], status: "in_progress" };
+  const items = step.tools?.map((tool, index) => called(tool, numbered(id, index), index)) ?? [written(pieces(step), id)];
   const events = [
     { type: "response.created", response: whole("in_progress", []) },
-    { type: "response.output_item.added", output_index: 0, item: begun },
-    ...deltas,
-    { type: "response.output_item.done", output_index: 0, item },
-    { type: "response.completed", response: whole("completed", [item]) },
+    ...items.flatMap(({ item, begun, deltas }, output_index) => [
+      { type: "response.output_item.added", output_index, item: { ...begun, status: "in_progress" } },
+      ...deltas,
+      { type: "response.output_item.done", output_index, item },
+    ]),
+    { type: "response.completed", response: whole("completed", items.map(({ item }) => item)) },
   ];
   stream(response, events.map((event, number) => ({ ...event, sequence_number: number })), step.cut);
+}
+
+/** A call among the items of an answer. */
+function called({ name, namespace, given }, id, output_index) {
+  const item = { type: "function_call", id: `fc_${id}`, call_id: id, name, namespace, arguments: JSON.stringify(given), status: "completed" };
+  const of = { item_id: item.id, output_index };
+  const deltas = [{ type: "response.function_call_arguments.delta", ...of, delta: item.arguments },
+                  { type: "response.function_call_arguments.done", ...of, arguments: item.arguments }];
+  return { item, begun: { ...item, arguments: "" }, deltas };
+}
+
+/** A text as an answer's only item. */
+function written(said, id) {
+  const item = { type: "message", id: `msg_${id}`, role: "assistant", status: "completed", content: [{ type: "output_text", text: said.join(""), annotations: [] }] };
+  const part = { item_id: item.id, output_index: 0, content_index: 0 };
+  const deltas = [{ type: "response.content_part.added", ...part, part: { type: "output_text", text: "", annotations: [] } },
+                  ...said.map((delta) => ({ type: "response.output_text.delta", ...part, delta })),
+                  { type: "response.output_text.done", ...part, text: said.join("") },
+                  { type: "response.content_part.done", ...part, part: item.content[0] }];
+  return { item, begun: { ...item, content: [] }, deltas };
 }
 
 /** Gemini's answer, or a piece of it; the last has a reason. */
@@ -143,8 +163,8 @@ function candidate(parts, finishReason) {
 }
 
 function gemini(response, step) {
-  const events = step.tool
-    ? [candidate([{ functionCall: { name: step.tool.name, args: step.tool.given } }], "STOP")]
+  const events = step.tools
+    ? [candidate(step.tools.map(({ name, given }) => ({ functionCall: { name, args: given } })), "STOP")]
     : [...pieces(step).map((text) => candidate([{ text }])), candidate([{ text: "" }], "STOP")];
   stream(response, events, step.cut);
 }

@@ -291,6 +291,12 @@ fn job(boot: &Boot, words: &[&str], added: &[Added]) -> Result<Job> {
     Ok(job)
 }
 
+/// A guest with the coding agents, that measures which of their calls the record says events are of.
+pub(crate) fn truth(agents: &str) -> Result<Job> {
+    let boot = Boot { runner: AGENTS, ..boot(Series::V6_12, "coding agents", &["--truth"]) };
+    job(&boot, &["--filter", agents], &payload(false)?)
+}
+
 /// Boots a guest and runs its cases; among others, each line says whose it is.
 fn one(boot: &Boot, words: &[&str], added: &[Added], among_others: bool) -> Tap {
     let whose = if among_others { format!("{boot} | ") } else { String::new() };

@@ -11,6 +11,7 @@ mod shims;
 mod stress;
 mod tags;
 mod tools;
+mod truth;
 
 use crate::build;
 use crate::report::say;
@@ -36,6 +37,7 @@ enum What {
     Stress(stress::Args),
     Tags(tags::Args),
     Tools(tools::Args),
+    Truth(truth::Args),
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
@@ -48,6 +50,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         What::Stress(args) => stress::run(args),
         What::Tags(args) => tags::run(args),
         What::Tools(args) => tools::run(args),
+        What::Truth(args) => truth::run(args),
     }
 }
 
