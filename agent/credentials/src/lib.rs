@@ -7,8 +7,6 @@
 
 mod login;
 
-pub use login::{Login, Renewal, Renewed};
-
 use nix::libc;
 use ringfence_redact::misplaced::{Name, shown};
 use std::{
@@ -67,14 +65,6 @@ impl Secret {
         bounded(fs::File::from(descriptor), "the credential", Error::Handover)
     }
 
-    /// A credential in a text.
-    ///
-    /// # Errors
-    /// [`Error`]: it is none.
-    pub fn checked(text: &str) -> Result<Self, Error> {
-        checked(text, "the text")
-    }
-
     /// The credential itself: for the header that carries it, and for finding it in what goes out.
     pub fn expose(&self) -> &str {
         &self.0[SCHEME.len()..]
@@ -127,7 +117,14 @@ pub enum Source {
     /// `api_key_command`: what a command prints.
     Command(Vec<String>),
     /// Of a kit: a file of JSON in which an agent keeps what its user logged in with.
-    Login(Login),
+    Login {
+        /// The file, that only its owner can read.
+        path: PathBuf,
+        /// The credential's place, as a JSON pointer.
+        at: String,
+        /// That of the time when it expires, in milliseconds since 1970.
+        expires: Option<String>,
+    },
 }
 
 /// Why a credential cannot be had. Never says what it is.
@@ -195,14 +192,6 @@ pub enum Error {
     /// A login that is over.
     #[error("the login in {} expired; start the agent once without Ringfence, and it is renewed", shown(&.0.display().to_string()))]
     Expired(PathBuf),
-    /// A login that is over and stays so.
-    #[error("the login in {} expired and cannot be renewed: {why}; start the agent once without Ringfence, or log in again there", shown(&.path.display().to_string()))]
-    NotRenewed {
-        /// The file.
-        path: PathBuf,
-        /// Why, in words.
-        why: String,
-    },
     /// The command takes too long.
     #[error("{0} printed no credential within 30 seconds")]
     TimedOut(String),
@@ -226,7 +215,7 @@ impl Source {
             Self::File(path) => file(path),
             Self::Credential(name) => file(&credential(name)?),
             Self::Command(words) => COMMAND_RUNNER.get().map_or(command as Run, |run| *run)(words),
-            Self::Login(login) => login.read(),
+            Self::Login { path, at, expires } => login::read(path, at, expires.as_deref()),
         }
     }
 }
@@ -237,7 +226,7 @@ impl Source {
         match self {
             Self::File(path) => Some(path.clone()),
             Self::Credential(name) => credential(name).ok(),
-            Self::Login(login) => Some(login.path.clone()),
+            Self::Login { path, .. } => Some(path.clone()),
             Self::Value(_) | Self::Env(_) | Self::Command(_) => None,
         }
     }
@@ -251,7 +240,7 @@ impl Source {
             Self::Value(secret) => secret.pipe(),
             Self::File(path) => Ok(open(path)?.into()),
             Self::Credential(name) => Ok(open(&credential(name)?)?.into()),
-            Self::Env(_) | Self::Command(_) | Self::Login(_) => Err(Error::NotAllowed),
+            Self::Env(_) | Self::Command(_) | Self::Login { .. } => Err(Error::NotAllowed),
         }
     }
 }

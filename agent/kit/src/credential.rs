@@ -1,6 +1,5 @@
 //! Where on the host an agent's credential is: the first place of its kit that has one.
 
-use super::renewal;
 use ringfence_base::error::chain;
 use ringfence_credentials::{Error, Secret, Source};
 use std::io::ErrorKind;
@@ -9,7 +8,7 @@ use std::io::ErrorKind;
 pub(crate) fn find(places: &[Source]) -> Result<(Source, Secret), Vec<String>> {
     let mut reasons = Vec::new();
     for place in places {
-        match renewal::read(place, |_| false) {
+        match place.read() {
             Ok(secret) => return Ok((place.clone(), secret)),
             Err(error) if is_absent(&error) => {}
             Err(error) => reasons.push(chain(&error)),
@@ -31,15 +30,10 @@ fn is_absent(error: &Error) -> bool {
 
 /// The place of the credential that would be used, in words; none: there is none.
 pub fn describe(places: &[Source]) -> Option<String> {
-    let is_renewed = |place: &Source| matches!(place, Source::Login(login) if login.renewal.is_some());
-    let usable = places.iter().find(|place| match place.read() {
-        Ok(_) => true,
-        Err(Error::Expired(_)) => is_renewed(place),
-        Err(_) => false,
-    })?;
+    let usable = places.iter().find(|place| place.read().is_ok())?;
     Some(match usable {
         Source::Env(name) => format!("the variable {name}"),
-        Source::Login(login) => format!("the login in {}", login.path.display()),
+        Source::Login { path, .. } => format!("the login in {}", path.display()),
         Source::Value(_) | Source::File(_) | Source::Credential(_) | Source::Command(_) => "there".to_owned(),
     })
 }
@@ -47,16 +41,16 @@ pub fn describe(places: &[Source]) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ringfence_credentials::Login;
     use std::{fs, os::unix::fs::PermissionsExt as _};
 
     #[test]
     fn the_first_that_is_there_is_used_and_what_cannot_be_used_is_said() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("login.json");
-        let login = |at: &str| {
-            let expires = Some("/expires".to_owned());
-            Source::Login(Login { path: path.clone(), at: at.to_owned(), expires, renewal: None })
+        let login = |at: &str| Source::Login {
+            path: path.clone(),
+            at: at.to_owned(),
+            expires: Some("/expires".to_owned()),
         };
         let absent = Source::Env("RINGFENCE_TEST_OF_NO_SUCH_VARIABLE".to_owned());
         assert_eq!(find(&[absent.clone(), login("/a")]), Err(vec![]), "neither is there");

@@ -2,7 +2,7 @@
 //! alone, to whoever has this run's token, and ends with the launcher.
 
 use super::{
-    Error, make, renewal,
+    Error, make,
     tie::{self, Tie},
 };
 use jiff::Zoned;
@@ -23,7 +23,6 @@ use ringfence_wire::{
 use serde_json::value::RawValue;
 use std::{
     fs,
-    hash::{BuildHasher as _, RandomState},
     net::{Shutdown, SocketAddr, UdpSocket},
     os::{
         fd::{AsFd, BorrowedFd, OwnedFd},
@@ -55,8 +54,6 @@ pub struct Endpoint {
     config: Box<RawValue>,
     /// Where its credential is, to read it again.
     source: Option<Source>,
-    /// Which credential the worker has.
-    given: Option<Fingerprint>,
     address: SocketAddr,
     /// The port stays the run's when its worker is gone, and is nobody else's for UDP.
     held: (Arc<OwnedFd>, UdpSocket),
@@ -94,7 +91,6 @@ impl Endpoint {
         listeners.push(listener.into());
         let (source, secret) = credential.unzip();
         let credentials = passed(secret.as_ref()).map_err(|error| Error::Credential(agent.clone(), error))?;
-        let given = secret.as_ref().map(Fingerprint::of);
         // Each has it in one place: the worker from here on.
         drop(secret);
         let config = worker::as_json(config).map_err(failed)?;
@@ -115,7 +111,6 @@ impl Endpoint {
             is_ending: Arc::default(),
             config,
             source,
-            given,
             address,
             held: (Arc::new(held), beside),
             token: String::new(),
@@ -192,7 +187,6 @@ impl Endpoint {
         let Some(link) = link else { return };
         let (agent, is_ending) = (self.agent.clone(), Arc::clone(&self.is_ending));
         let (config, source) = (self.config.clone(), self.source.clone());
-        let mut given = self.given.clone();
         let watch = move || {
             let mut renewed: Option<Instant> = None;
             let hear = |conn: &mut Conn, said: ToCore, beside: Vec<OwnedFd>| {
@@ -202,7 +196,7 @@ impl Endpoint {
                 let is_due = renewed.is_none_or(|last| last.elapsed() >= RENEWAL);
                 if matches!(said, ToCore::KeyRefused) && is_due {
                     renewed = Some(Instant::now());
-                    if let Err(why) = renew(conn, &config, source.as_ref(), &mut given) {
+                    if let Err(why) = renew(conn, &config, source.as_ref()) {
                         eprintln!(
                             "ringfence: the credential of {agent}'s model was refused, and cannot be read again: {why}"
                         );
@@ -251,40 +245,14 @@ impl Drop for Endpoint {
     }
 }
 
-/// Which credential that was, without having it.
-#[derive(Debug, Clone)]
-struct Fingerprint {
-    hasher: RandomState,
-    hash: u64,
-}
-
-impl Fingerprint {
-    fn of(secret: &Secret) -> Self {
-        let hasher = RandomState::new();
-        Self { hash: hasher.hash_one(secret.expose()), hasher }
-    }
-
-    fn is_of(&self, secret: &Secret) -> bool {
-        self.hasher.hash_one(secret.expose()) == self.hash
-    }
-}
-
 /// A credential as it is handed over.
 fn passed(secret: Option<&Secret>) -> Result<Credentials, secret::Error> {
     secret.map(|secret| Ok((CredentialOwner::Llm, secret.pipe()?))).into_iter().collect()
 }
 
 /// Reads the credential again, if there is one, and has the worker go on with it: it waits for an answer.
-fn renew(
-    conn: &Conn,
-    config: &RawValue,
-    source: Option<&Source>,
-    given: &mut Option<Fingerprint>,
-) -> Result<(), String> {
-    let is_refused = |secret: &Secret| given.as_ref().is_some_and(|given| given.is_of(secret));
-    let secret = source.map(|source| renewal::read(source, is_refused));
-    let secret = secret.transpose().map_err(|error| chain(&error))?;
-    *given = secret.as_ref().map(Fingerprint::of);
+fn renew(conn: &Conn, config: &RawValue, source: Option<&Source>) -> Result<(), String> {
+    let secret = source.map(Source::read).transpose().map_err(|error| chain(&error))?;
     let credentials = passed(secret.as_ref()).map_err(|error| chain(&error))?;
     let order = ToWorker::Replace(Replacement {
         config: config.to_owned(),

@@ -7,7 +7,6 @@
 //! | `endpoint` | the run's worker: its sockets, its directories, its end |
 //! | `tie` | what ties the run's tool calls to their processes |
 //! | `client` | the variables and arguments that lead the agent to it; the agent's own directory |
-//! | `renewal` | a login that is over is renewed |
 //! | `version` | which version of the agent this is |
 
 // A path may be somebody else's by the time it is used: files by descriptor (`ringfence-files`). Tests set their scenes.
@@ -18,7 +17,6 @@
 mod client;
 mod credential;
 mod endpoint;
-mod renewal;
 mod tie;
 mod version;
 
@@ -147,8 +145,7 @@ pub fn serve(profile: &Profile, kit: &Kit, given: Given, workdir: &Path) -> Resu
     let named = given.credential.as_ref().or(registry.credential(&profile.name));
     let credential = match named {
         Some(source) => {
-            let secret = renewal::read(source, |_| false)
-                .map_err(|error| Error::Credential(profile.name.clone(), error))?;
+            let secret = source.read().map_err(|error| Error::Credential(profile.name.clone(), error))?;
             Some((source.clone(), secret))
         }
         None => match credential::find(&kit.credentials) {

@@ -7,11 +7,8 @@ use super::{
     problem::{At, Problem, Wrong},
     sections::Located,
 };
-use crate::agents::{
-    config::{ANY_MODEL, ProviderKind},
-    registry,
-};
-use ringfence_credentials::{Login as LoginFile, Renewal, Source};
+use crate::agents::config::{ANY_MODEL, ProviderKind};
+use ringfence_credentials::Source;
 use ringfence_redact::misplaced;
 use schemars::JsonSchema;
 use std::{
@@ -121,22 +118,6 @@ struct Login {
     at: String,
     /// The place of the time when it expires, in milliseconds since 1970.
     expires: Option<String>,
-    /// How it is renewed when it is over or refused. The file is written anew then, as the agent itself would.
-    renew: Option<Renew>,
-}
-
-#[derive(JsonSchema)]
-#[schemars(deny_unknown_fields)]
-#[expect(dead_code, reason = "only the schema is used")]
-struct Renew {
-    /// The token endpoint (RFC 6749, section 6): `https`, or `http` on this host.
-    url: String,
-    /// The agent's client id there.
-    client: String,
-    /// The refresh token's place in the file, as a JSON pointer.
-    at: String,
-    /// The endpoint takes JSON in place of the form that the RFC has. Default: false.
-    json: Option<bool>,
 }
 
 impl KitTable {
@@ -307,38 +288,15 @@ impl Parser {
         let variable = keys.one_of(&[("env", Self::secret_variable), ("file", Self::login_file)])?;
         let at = keys.get("at", Self::pointer);
         let expires = keys.get("expires", Self::pointer);
-        let renewal = keys.get("renew", |parser, key, value| parser.keys(key, value, Self::renewal)?);
         match variable.value {
-            Source::Login(login) => {
-                Some(Source::Login(LoginFile { at: at.unwrap_or_default(), expires, renewal, ..login }))
-            }
+            Source::Login { path, .. } => Some(Source::Login { path, at: at.unwrap_or_default(), expires }),
             other => Some(other),
         }
     }
 
-    fn renewal(keys: &mut Keys<'_>) -> Option<Renewal> {
-        let url = keys.get("url", Self::token_endpoint);
-        let client = keys.get("client", Self::filled);
-        let at = keys.get("at", Self::pointer);
-        let json = keys.get("json", Self::flag).unwrap_or(false);
-        Some(Renewal { url: url?, client: client?, at: at?, json })
-    }
-
-    fn token_endpoint(&mut self, path: &str, value: &Value<'_>) -> Option<String> {
-        let text = self.filled(path, value)?;
-        if let Err(why) = registry::address(&text) {
-            let url = misplaced::as_address(&text);
-            self.wrong(value.span().start, path, Wrong::Url { url, why });
-            return None;
-        }
-        Some(text)
-    }
-
     fn login_file(&mut self, path: &str, value: &Value<'_>) -> Option<Source> {
         match self.secret_file(path, value)? {
-            Source::File(path) => {
-                Some(Source::Login(LoginFile { path, at: String::new(), expires: None, renewal: None }))
-            }
+            Source::File(path) => Some(Source::Login { path, at: String::new(), expires: None }),
             other => Some(other),
         }
     }
