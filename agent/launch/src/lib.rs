@@ -131,8 +131,8 @@ pub fn start_reporting(
         Some(Endpoint { address, tie, .. }) => {
             let mut granted = profile;
             granted.grant_endpoint(*address);
-            if let Some(Tie { name, program, .. }) = tie {
-                granted.grant_tie(name, Some(program));
+            if let Some(tie) = tie {
+                granted.grant_tie(&tie.name, Some(&tie.program));
             }
             granted
         }

@@ -39,7 +39,7 @@ pub struct Endpoint {
     /// The socket: whoever has it may have the address granted.
     pub listener: Arc<OwnedFd>,
     /// Where its tool calls are tied to their processes, if anywhere.
-    pub tie: Option<Tie>,
+    pub tie: Option<Box<Tie>>,
 }
 
 /// What ties tool calls to their processes.

@@ -182,7 +182,8 @@ fn with_kit(
     request.variables = variables;
     request.words.splice(1..1, client.arguments);
     let tie = endpoint.tie().cloned();
-    let tie = tie.map(|Tie { name, listener, program, .. }| launch::Tie { name, listener, program });
+    let tie =
+        tie.map(|Tie { name, listener, program, .. }| Box::new(launch::Tie { name, listener, program }));
     request.endpoint =
         Some(launch::Endpoint { address: endpoint.address(), listener: endpoint.listener(), tie });
     Ok(endpoint)
