@@ -11,8 +11,9 @@ from harness import HERE, PYTHON
 from system import PATIENCE, denied, events, said, wait_event
 from system_kit import USER, become, prepare, run_claude
 
-# Stands for a coding agent whose hook has each tool's shell say which call it runs. It does what the file `plan-NAME` says, in its
-# order, once its model wants the calls called, and answers them when there is a file `end-NAME`.
+# Stands for Claude Code, whose hook has each tool's shell say which call it runs. It does what the file `plan-NAME` says, in its
+# order, once its model wants the calls called, and answers them when there is a file `end-NAME`. A step is a command line, or a call
+# (id and command) that goes by the hook of the kit and is run as Claude Code does.
 AGENT = f"""#!{PYTHON}
 import http.client, json, os, subprocess, sys, time
 def ask(messages):
@@ -27,7 +28,15 @@ def ask(messages):
 def wait(path):
     while not os.path.exists(path):
         time.sleep(0.1)
-for name in sys.argv[1:]:
+def shell(call, command):
+    settings = json.loads(sys.argv[sys.argv.index("--settings") + 1])
+    (hook,) = [hook for of in settings["hooks"]["PreToolUse"] if of["matcher"] == "Bash" for hook in of["hooks"]]
+    event = {{"session_id": "s", "hook_event_name": "PreToolUse", "tool_name": "Bash", "tool_use_id": call, "tool_input": {{"command": command}}}}
+    said = subprocess.run(["sh", "-c", hook["command"]], input=json.dumps(event), capture_output=True, text=True, check=True).stdout
+    command = json.loads(said)["hookSpecificOutput"]["updatedInput"]["command"]
+    quoted = command.replace("'", "'\\"'\\"'")
+    return ["/bin/bash", "-c", f"source /dev/null 2>/dev/null || true && eval '{{quoted}}' < /dev/null && pwd -P >| /tmp/cwd"]
+for name in sys.argv[-3:]:
     wait(f"plan-{{name}}")
     plan = json.load(open(f"plan-{{name}}"))
     asked = [{{"type": "text", "text": json.dumps(plan["calls"])}}, {{"type": "text", "text": "do it " + name}}]
@@ -37,7 +46,8 @@ for name in sys.argv[1:]:
     with open("tie", "w") as file:
         file.write(os.environ.get("RINGFENCE_TIE", ""))
     for together in plan["steps"]:
-        running = [subprocess.Popen(words, stdin=subprocess.DEVNULL) for words in together]
+        lines = [words if isinstance(words, list) else shell(words["call"], words["command"]) for words in together]
+        running = [subprocess.Popen(words, stdin=subprocess.DEVNULL) for words in lines]
         said = [one.wait() for one in running]
     open(f"ran-{{name}}", "w").close()
     wait(f"end-{{name}}")
@@ -51,10 +61,20 @@ for name in sys.argv[1:]:
 def kit_ties():
     """a shell that says first which call it runs is that call's for sure; a lie ties nothing, and none takes another's"""
     home, repository, key = prepare(AGENT)
-    uid = pwd.getpwnam(USER).pw_uid
     runtime = f"{os.path.dirname(os.path.realpath(f'/proc/{daemon()}/exe'))}/ringfence-runtime"
-    if not os.path.exists(runtime):
+    is_ours = not os.path.exists(runtime)
+    if is_ours:
         subprocess.run(["install", "-m", "755", f"{HERE}/bin/ringfence-runtime", runtime], check=True)
+    try:
+        play_and_look(home, repository, key, runtime)
+    finally:
+        if is_ours:
+            os.unlink(runtime)
+
+
+def play_and_look(home, repository, key, runtime):
+    """The scene, once the program that says which call a shell runs is where it is looked for."""
+    uid = pwd.getpwnam(USER).pw_uid
     secret = lambda name: f"{home}/.ssh/secret-{name}"
     for name in ("same", "inside", "claimed", "other", "twice", "unnamed", "daemon", "background", "alone", "untied", "snapshot"):
         with open(secret(name), "w") as file:
@@ -153,7 +173,7 @@ def kit_ties():
     # The agent's own work beside a call that is tied, and beside one that is not.
     snapshot = ["bash", "-c", f"cat {secret('snapshot')}; true"]
     try:
-        play("second", [("toolu_alone", slow(read("alone")))], [[snapshot], [tied("toolu_alone", slow(read("alone"))), ["cat", secret("background")]]])
+        play("second", [("toolu_alone", slow(f"echo 'it''s' && {read('alone')}"))], [[snapshot], [{"call": "toolu_alone", "command": slow(f"echo 'it''s' && {read('alone')}")}, ["cat", secret("background")]]])
         play("third", [("toolu_untied", read("untied"))], [[["bash", "-c", read("untied")]]])
     except BaseException:
         run.kill()
