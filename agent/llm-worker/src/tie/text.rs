@@ -1,72 +1,133 @@
-//! Whether a shell runs a call's command: what of its arguments may be one, and whether that is it. Pure.
+//! Whether a shell runs a call's command: what of its arguments it runs, and whether that is the command. Pure.
 //!
-//! A shell's arguments are its own to choose, and each agent wraps a command in its own way. So a command is looked for in few
-//! places, and has to begin and end there: directly behind a tie, or as all that a shell was given, raw or as one word in quotes.
-//! What fits in another way is not found, which costs a tie and makes none wrong.
+//! A shell's arguments are its own to choose, so what agrees has to be what runs: of the arguments only the script is looked at (never
+//! `$0` and what follows it), the tie is the first thing in it, and the command is all that follows. Around the two may be what a
+//! known agent puts there, whole, and nothing else. What fits in another way is not found, which costs a tie and makes none wrong.
 
 use ringfence_wire::tie::{COMMAND, PROGRAM};
 
-/// Most arguments that are looked at, and most places in one.
-const MAX_ARGUMENTS: usize = 64;
-const MAX_PLACES: usize = 16;
+/// Most arguments that are looked at: options before a script.
+const MAX_ARGUMENTS: usize = 16;
 
-/// What may follow a raw command that an agent wrapped: gemini-cli's, which asks for the processes that are left.
-const TAILS: [&str; 2] = ["}; __code=$?;", ")\n__code=$?;"];
+/// What gemini-cli puts before any script of bash's.
+const GUARD: &str = "shopt -u promptvars nullglob extglob nocaseglob dotglob; ";
+/// What gemini-cli puts around a command: it asks for the processes that are left. The file's name is between the last two.
+const AROUND: [(&str, &str); 2] =
+    [("{ ", "}; __code=$?; pgrep -g 0 >"), ("(\n", ")\n__code=$?; pgrep -g 0 >")];
+const AROUND_END: &str = " 2>&1; exit $__code;";
 
-/// Where a command may be in a shell's arguments.
+/// What Claude Code puts before a command: its snapshot, where it has one, and what sets the shell's own globs.
+const SNAPSHOT: (&str, &str) = ("source ", " 2>/dev/null || true && ");
+const GLOBS: [&str; 2] = [
+    "shopt -u extglob 2>/dev/null || true && ",
+    "setopt NO_EXTENDED_GLOB NO_BARE_GLOB_QUAL 2>/dev/null || true && ",
+];
+const EVAL: &str = "eval ";
+/// What it puts behind: no input, perhaps, and a file for the directory.
+const NO_INPUT: [&str; 2] = [" < /dev/null", " \\< /dev/null"];
+const DIRECTORY: &str = " && pwd -P >| ";
+
+/// Where a command may be in a shell's arguments: directly behind a tie.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Places<'a>(Vec<Place<'a>>);
+pub(crate) struct Places<'a>(Option<Place<'a>>);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Place<'a> {
-    /// It follows a tie, which named this call, or none.
-    tie: Option<Option<&'a str>>,
-    quoting: Quoting,
-    /// From its beginning to the argument's end.
+    /// The call that the tie named.
+    tie: Option<&'a str>,
+    wrapper: Wrapper,
+    /// From the command's beginning to the script's end.
     rest: &'a str,
 }
 
-/// How a command is written.
+/// What is around a tie and its command, and so how they are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Quoting {
-    Raw,
-    Single,
-    Double,
+enum Wrapper {
+    Nothing,
+    /// One of [`AROUND`]: how it goes on behind the command.
+    Gemini(&'static str),
+    /// Claude Code's, in these quotes.
+    Claude(char),
 }
 
 impl<'a> Places<'a> {
-    /// Of a process with these arguments. A tie in an argument comes before all else in it that may be a command.
+    /// Of a process with these arguments.
     pub(crate) fn of(arguments: &'a [String]) -> Self {
-        let mut places = Vec::new();
-        for (before, text) in arguments.iter().zip(arguments.iter().skip(1)).take(MAX_ARGUMENTS) {
-            let ties = behind_ties(text);
-            if !ties.is_empty() {
-                places.extend(ties);
-            } else if is_script_flag(before) {
-                places.push(Place { tie: None, quoting: Quoting::Raw, rest: text });
-                places.extend(evaluated(text));
-            }
-        }
-        Self(places)
+        Self(script(arguments).and_then(place))
     }
 
-    /// Whether a command is at one of them. `named`: the call that the process says it is; a tie in its arguments says the same.
+    /// Whether a command is there. `named`: the call that the process says it is; the tie in its arguments says the same.
     pub(crate) fn agree(&self, named: Option<&str>, command: &str) -> bool {
         let command = command.trim();
-        !command.is_empty()
-            && self.0.iter().any(|place| place.tie.is_none_or(|of| of == named) && place.is(command))
+        !command.is_empty() && self.0.as_ref().is_some_and(|place| place.tie == named && place.is(command))
     }
+}
+
+/// What a shell with these arguments runs: the first argument behind its options, among which is `-c`.
+fn script(arguments: &[String]) -> Option<&str> {
+    let mut is_script = false;
+    for argument in arguments.iter().skip(1).take(MAX_ARGUMENTS) {
+        match argument.strip_prefix('-') {
+            None => return is_script.then_some(argument.as_str()),
+            Some("-login" | "-noprofile" | "-norc" | "-posix") => {}
+            // Those that take no argument, and change nothing of what runs.
+            Some(flags) if !flags.is_empty() && flags.bytes().all(|flag| b"ceilu".contains(&flag)) => {
+                is_script |= flags.contains('c');
+            }
+            Some(_) => return None,
+        }
+    }
+    None
+}
+
+/// The tie at a script's beginning, or at that of what an agent's own words lead to.
+fn place(script: &str) -> Option<Place<'_>> {
+    let at = |text, wrapper| behind_tie(text).map(|(tie, rest)| Place { tie, wrapper, rest });
+    let script = script.trim_start();
+    at(script, Wrapper::Nothing)
+        .or_else(|| {
+            let script = script.strip_prefix(GUARD).unwrap_or(script);
+            AROUND
+                .iter()
+                .find_map(|(before, behind)| at(script.strip_prefix(before)?, Wrapper::Gemini(behind)))
+        })
+        .or_else(|| {
+            let (before, behind) = SNAPSHOT;
+            let script = match script.strip_prefix(before) {
+                Some(rest) => word(rest)?.strip_prefix(behind)?,
+                None => script,
+            };
+            let script = GLOBS.iter().find_map(|globs| script.strip_prefix(globs)).unwrap_or(script);
+            let script = script.strip_prefix(EVAL)?;
+            let quote = script.chars().next().filter(|c| ['\'', '"'].contains(c))?;
+            at(script.strip_prefix(quote)?.trim_start(), Wrapper::Claude(quote))
+        })
+}
+
+/// What follows a word that is a path, in quotes or not, in which nothing can run.
+fn word(text: &str) -> Option<&str> {
+    let is_of_path = |c: char| c.is_alphanumeric() || "/._-+~=@:,".contains(c);
+    let rest = match text.strip_prefix('\'') {
+        Some(quoted) => quoted.split_once('\'')?.1,
+        None => text.trim_start_matches(is_of_path),
+    };
+    (rest.len() < text.len()).then_some(rest)
 }
 
 impl Place<'_> {
     fn is(&self, command: &str) -> bool {
-        match self.quoting {
-            Quoting::Raw => self.rest.strip_prefix(command).is_some_and(is_over),
-            Quoting::Single => [r"'\''", r#"'"'"'"#].iter().any(|quote| {
-                behind(self.rest, command, |c| (c == '\'').then_some(*quote))
-                    .is_some_and(|rest| is_closed(rest, '\''))
+        match self.wrapper {
+            Wrapper::Nothing => self.rest.strip_prefix(command).is_some_and(|rest| ended(rest).is_empty()),
+            Wrapper::Gemini(behind) => self.rest.strip_prefix(command).is_some_and(|rest| {
+                let is_apart = rest.starts_with(|c: char| c.is_whitespace() || c == ';');
+                let end = ended(rest).strip_prefix(behind).and_then(|rest| word(rest.trim_start()));
+                is_apart && end.is_some_and(|rest| rest.trim_end() == AROUND_END)
             }),
-            Quoting::Double => behind(self.rest, command, |c| match c {
+            Wrapper::Claude('\'') => [r"'\''", r#"'"'"'"#].iter().any(|quote| {
+                behind(self.rest, command, |c| (c == '\'').then_some(*quote))
+                    .is_some_and(|rest| is_claude_s_end(rest, '\''))
+            }),
+            Wrapper::Claude(quote) => behind(self.rest, command, |c| match c {
                 '"' => Some(r#"\""#),
                 '\\' => Some(r"\\"),
                 '$' => Some(r"\$"),
@@ -74,7 +135,7 @@ impl Place<'_> {
                 '!' => Some(r"\!"),
                 _ => None,
             })
-            .is_some_and(|rest| is_closed(rest, '"')),
+            .is_some_and(|rest| is_claude_s_end(rest, quote)),
         }
     }
 }
@@ -95,43 +156,26 @@ fn behind<'t>(
     Some(rest)
 }
 
-/// Whether nothing more is in quotes, and the word ends with them.
-fn is_closed(rest: &str, quote: char) -> bool {
-    let Some(behind) = rest.trim_start().strip_prefix(quote) else { return false };
-    behind.chars().next().is_none_or(|c| c.is_whitespace() || ";)&|<>}".contains(c))
-}
-
-/// Whether a raw command ends here.
-fn is_over(rest: &str) -> bool {
-    let is_apart = rest.starts_with(|c: char| c.is_whitespace() || c == ';');
+/// What follows a raw command's end: blanks, and one `;`.
+fn ended(rest: &str) -> &str {
     let rest = rest.trim_start();
-    let rest = rest.strip_prefix(';').unwrap_or(rest).trim_start();
-    rest.is_empty() || (is_apart && TAILS.iter().any(|tail| rest.starts_with(tail)))
+    rest.strip_prefix(';').unwrap_or(rest).trim_start()
 }
 
-/// Whether an argument says that the next one is a script: `-c`, `-lc`.
-fn is_script_flag(argument: &str) -> bool {
-    argument
-        .strip_prefix('-')
-        .is_some_and(|flags| flags.ends_with('c') && flags.bytes().all(|flag| flag.is_ascii_lowercase()))
+/// Whether the quotes end here, and all that follows is what Claude Code puts there.
+fn is_claude_s_end(rest: &str, quote: char) -> bool {
+    let Some(rest) = rest.trim_start().strip_prefix(quote) else { return false };
+    let rest = NO_INPUT.iter().find_map(|no_input| rest.strip_prefix(no_input)).unwrap_or(rest);
+    rest.strip_prefix(DIRECTORY).and_then(word).is_some_and(|rest| rest.trim().is_empty())
 }
 
-/// What is directly behind the ties in an argument.
-fn behind_ties(text: &str) -> Vec<Place<'_>> {
-    let mut places = Vec::new();
-    for (at, _) in text.match_indices(PROGRAM).take(MAX_PLACES) {
-        let (before, behind) =
-            (text.get(..at).unwrap_or_default(), text.get(at + PROGRAM.len()..).unwrap_or_default());
-        let Some((tie, rest)) = arguments_of_tie(behind) else { continue };
-        let is_of_path = |c: char| c.is_ascii_alphanumeric() || "/._-+~".contains(c);
-        let quoting = match before.trim_end_matches(is_of_path).chars().next_back() {
-            Some('\'') => Quoting::Single,
-            Some('"') => Quoting::Double,
-            _ => Quoting::Raw,
-        };
-        places.push(Place { tie: Some(tie), quoting, rest });
-    }
-    places
+/// The call that a text's tie names, and what comes directly behind the tie. It begins with the program's path.
+fn behind_tie(text: &str) -> Option<(Option<&str>, &str)> {
+    let is_of_path = |c: char| c.is_ascii_alphanumeric() || "/._-+~".contains(c);
+    let rest = text.trim_start_matches(is_of_path);
+    let path = text.strip_suffix(rest)?;
+    path.strip_suffix(PROGRAM).filter(|dir| dir.is_empty() || dir.ends_with('/'))?;
+    arguments_of_tie(rest)
 }
 
 /// The call that a tie names, and what comes behind the tie.
@@ -150,20 +194,6 @@ fn arguments_of_tie(text: &str) -> Option<(Option<&str>, &str)> {
     };
     let rest = rest.strip_prefix("&&").or_else(|| rest.strip_prefix(['\n', ';']))?;
     Some((tie, rest.trim_start()))
-}
-
-/// What a script evaluates: the words in quotes behind `eval`.
-fn evaluated(text: &str) -> Vec<Place<'_>> {
-    let places = text.match_indices("eval ").take(MAX_PLACES).filter_map(|(at, eval)| {
-        let rest = text.get(at + eval.len()..)?.trim_start();
-        let quoting = match rest.chars().next()? {
-            '\'' => Quoting::Single,
-            '"' => Quoting::Double,
-            _ => return None,
-        };
-        Some(Place { tie: None, quoting, rest: rest.get(1..)?.trim_start() })
-    });
-    places.collect()
 }
 
 #[cfg(test)]

@@ -11,10 +11,12 @@ enum Shell {
     Plain,
     ClaudeCode,
     Gemini,
-    DoubleQuoted,
+    GeminiOnLines,
+    ClaudeCodeDouble,
 }
 
-const SHELLS: [Shell; 4] = [Shell::Plain, Shell::ClaudeCode, Shell::Gemini, Shell::DoubleQuoted];
+const SHELLS: [Shell; 5] =
+    [Shell::Plain, Shell::ClaudeCode, Shell::Gemini, Shell::GeminiOnLines, Shell::ClaudeCodeDouble];
 
 impl Shell {
     fn arguments(self, text: &str) -> Vec<String> {
@@ -31,12 +33,20 @@ impl Shell {
                 let script = format!("{{ {text}; }}; __code=$?; pgrep -g 0 >/tmp/x 2>&1; exit $__code;");
                 ["bash".to_owned(), "-c".to_owned(), script]
             }
-            Self::DoubleQuoted => {
+            Self::GeminiOnLines => {
+                let guard = "shopt -u promptvars nullglob extglob nocaseglob dotglob;";
+                let script =
+                    format!("{guard} (\n{text}\n)\n__code=$?; pgrep -g 0 >'/tmp/x y' 2>&1; exit $__code;");
+                ["bash".to_owned(), "-c".to_owned(), script]
+            }
+            Self::ClaudeCodeDouble => {
                 let quoted: String = text
                     .chars()
                     .flat_map(|c| ['\\', c].into_iter().skip(usize::from(!"\"\\$`!".contains(c))))
                     .collect();
-                ["sh".to_owned(), "-c".to_owned(), format!("set -e; eval \"{quoted}\"")]
+                let globs = "shopt -u extglob 2>/dev/null || true";
+                let script = format!("{globs} && eval \"{quoted}\" && pwd -P >| '/tmp/c d'");
+                return ["bash", "-c", "-l", &script].map(str::to_owned).to_vec();
             }
         };
         words.to_vec()
@@ -79,17 +89,74 @@ fn a_command_behind_its_tie_is_found_in_each_agent_s_shell() {
 }
 
 #[test]
-fn without_a_tie_it_is_the_whole_script_or_what_that_evaluates() {
-    for shell in [Shell::Plain, Shell::ClaudeCode, Shell::DoubleQuoted] {
-        let arguments = shell.arguments("make test");
-        assert!(agree(&arguments, None, "make test") && agree(&arguments, Some("any"), "make test"));
-        assert!(!agree(&arguments, None, "make") && !agree(&arguments, None, "test"));
-    }
+fn only_the_script_of_a_shell_counts() {
+    let tie = tied(None, "ls");
     let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
-    assert!(!agree(&words(&["grep", "ls"]), None, "ls"), "no script");
-    assert!(!agree(&words(&["bash", "--c", "ls"]), None, "ls"));
-    assert!(!agree(&words(&["ls"]), None, "ls") && !agree(&[], None, "ls"));
-    assert!(!agree(&words(&["bash", "-c", ""]), None, "") && !agree(&words(&["bash", "-c", " "]), None, " "));
+    for shell in [&["bash", "-c"][..], &["sh", "-lc"], &["bash", "--norc", "-c", "-l"], &["bash", "-e", "-c"]]
+    {
+        let mut shell = words(shell);
+        shell.push(tie.clone());
+        assert!(agree(&shell, None, "ls"), "{shell:?}");
+        shell.push("sh".to_owned());
+        assert!(agree(&shell, None, "ls"), "what follows is the script's own");
+    }
+    for odd in [
+        &["bash", "-c", "rm x", &tie][..],
+        &["bash", "-c", "rm x", "-c", &tie],
+        &["bash", "-c", "rm x", "sh", "-c", &tie],
+        &["bash", "x.sh", "-c", &tie],
+        &["bash", "--rcfile", "-c", &tie],
+        &["bash", "-O", "-c", &tie],
+        &["bash", "-l", &tie],
+        &["bash", "-s", "-c", &tie],
+        &["bash", "--c", &tie],
+        &["bash", "-", "-c", &tie],
+        &["bash", "--", "-c", &tie],
+        &["-c", &tie],
+        &[&tie],
+        &["bash", "-c"],
+        &["bash", "-c", ""],
+        &["bash", "-c", "ls"],
+        &[],
+    ] {
+        assert!(!agree(&words(odd), None, "ls"), "{odd:?}");
+    }
+}
+
+#[test]
+fn what_an_agent_does_not_write_around_a_tie_makes_it_none() {
+    let tie = tied(None, "ls");
+    let quoted = format!("eval '{tie}' < /dev/null && pwd -P >| /tmp/c");
+    let gemini = "}; __code=$?; pgrep -g 0 >/tmp/x 2>&1; exit $__code;";
+    let is_found = |script: &str| agree(&["bash", "-c", script].map(str::to_owned), None, "ls");
+    for whole in [
+        quoted.clone(),
+        format!("source /tmp/a.sh 2>/dev/null || true && {quoted}"),
+        format!("source '/tmp/a b.sh' 2>/dev/null || true && {quoted}"),
+        format!("{{ {tie}; {gemini}"),
+    ] {
+        assert!(is_found(&whole), "{whole}");
+        assert!(!is_found(&format!("rm x; {whole}")) && !is_found(&format!("{whole} rm x")), "{whole}");
+    }
+    for odd in [
+        format!("eval '{tie}'"),
+        format!("source $(rm x) 2>/dev/null || true && {quoted}"),
+        format!("source /tmp/a.sh; rm x 2>/dev/null || true && {quoted}"),
+        format!("source  2>/dev/null || true && {quoted}"),
+        format!("eval '{tie}'; rm x && pwd -P >| /tmp/c"),
+        format!("eval '{tie}' && pwd -P >| $(rm x)"),
+        format!("eval 'x' '{tie}' && pwd -P >| /tmp/c"),
+        format!("{{ {tie}; }}; __code=$?; rm x"),
+        format!("{{ {tie}; }}; __code=$?; pgrep -g 0 >`rm x` 2>&1; exit $__code;"),
+        format!("(\n{tie}\n{gemini}"),
+        format!("exec rm x {tie}"),
+        format!("X=1 {tie}"),
+        format!("$({tie}"),
+    ] {
+        assert!(!is_found(&odd), "{odd}");
+    }
+    let unlike = tie.replace(PATH, "/tmp/not-ringfence-runtime");
+    assert!(!is_found(&unlike), "another program");
 }
 
 #[test]
@@ -136,34 +203,50 @@ proptest! {
     /// Whatever the quoting: a shell that runs one command does not run another, but for a `;` at its end.
     #[test]
     fn a_text_that_is_not_there_never_agrees(
-        runs in command(), asked in command(), shell in prop::sample::select(&SHELLS[..]), is_tied in any::<bool>(),
+        runs in command(), asked in command(), shell in prop::sample::select(&SHELLS[..]),
     ) {
-        let text = if is_tied { tied(None, &runs) } else { runs.clone() };
-        let arguments = shell.arguments(&text);
+        let arguments = shell.arguments(&tied(None, &runs));
         let bare = |text: &str| text.trim_end_matches(|c: char| c == ';' || c.is_whitespace()).to_owned();
         if agree(&arguments, None, &asked) {
             prop_assert_eq!(bare(&runs), bare(&asked), "{:?}", arguments);
         }
-        if is_tied && !runs.is_empty() {
-            prop_assert!(agree(&arguments, None, &runs), "{:?}", arguments);
-        }
+        prop_assert!(runs.is_empty() || agree(&arguments, None, &runs), "{:?}", arguments);
     }
 
-    /// Whatever a process has as its arguments: what agrees is there, in one of the ways of writing it.
+    /// Nothing may stand before what an agent writes, nor behind it; and without a tie nothing agrees.
     #[test]
-    fn what_agrees_is_in_the_arguments(
+    fn nothing_before_and_nothing_behind(
+        runs in "[a-c]{1,3}", more in "[a-c;&|(){}$'\"\\\\>]{0,5}[a-c]", shell in prop::sample::select(&SHELLS[..]),
+    ) {
+        let whole = shell.arguments(&tied(None, &runs));
+        prop_assert!(agree(&whole, None, &runs));
+        for (before, behind) in [(more.as_str(), ""), ("", more.as_str())] {
+            let mut arguments = whole.clone();
+            let script = arguments.pop().unwrap();
+            arguments.push(format!("{before} {script} {behind}"));
+            prop_assert!(!agree(&arguments, None, &runs), "{:?}", arguments);
+        }
+        prop_assert!(!agree(&shell.arguments(&runs), None, &runs));
+    }
+
+    /// Whatever follows the script is `$0` and the script's own arguments: it changes nothing.
+    #[test]
+    fn later_arguments_never_count(
+        later in prop::collection::vec("(-c|sh|x)|/a/ringfence-runtime tie\n[a-c]", 0..4), script in "[a-c ]{1,3}", asked in "[a-c]",
+    ) {
+        let mut arguments = vec!["sh".to_owned(), "-c".to_owned(), script];
+        arguments.extend(later);
+        prop_assert!(!agree(&arguments, None, &asked));
+    }
+
+    /// Whatever a process has as its arguments: what agrees is in its first script.
+    #[test]
+    fn what_agrees_is_in_the_script(
         mut arguments in prop::collection::vec("(-c|eval '|ringfence-runtime tie|\n|;|'|\"| |[ab\\\\]){0,8}", 0..4), asked in "[ab'\" ]{1,3}",
     ) {
         arguments.insert(0, "sh".to_owned());
         if agree(&arguments, None, &asked) {
-            let asked = asked.trim();
-            let written = [
-                asked.to_owned(),
-                asked.replace('\'', r"'\''"),
-                asked.replace('\'', r#"'"'"'"#),
-                asked.replace('"', "\\\""),
-            ];
-            prop_assert!(arguments.iter().any(|text| written.iter().any(|way| text.contains(way))));
+            prop_assert!(script(&arguments).unwrap().contains(asked.trim()));
         }
     }
 }
