@@ -32,7 +32,7 @@ struct Call {
 enum Command {
     /// This.
     Known(String),
-    /// There was no room for it, or several things may be meant.
+    /// There was no room for it, several things may be meant, or it is said in a way that is not known.
     Unknown,
     /// It is no shell's.
     None,
@@ -149,8 +149,12 @@ impl Command {
             Arguments(Vec<String>),
             Other(serde::de::IgnoredAny),
         }
+        // What has not that shape may be run in a way that is not known here. A struct may be read from a list, too.
+        if !input.get().trim_start().starts_with('{') {
+            return Self::Unknown;
+        }
         let Ok(Input { command, cmd, action }) = serde_json::from_str::<Input>(input.get()) else {
-            return Self::None;
+            return Self::Unknown;
         };
         let mut all = [command, cmd, action.and_then(|action| action.command)].into_iter().flatten();
         match (all.next(), all.next()) {
@@ -160,7 +164,8 @@ impl Command {
                 Some(text) => Self::Known(text.trim().to_owned()),
                 None => Self::None,
             },
-            (Some(Words::Arguments(_) | Words::Other(_)), None) => Self::None,
+            (Some(Words::Arguments(_)), None) => Self::None,
+            (Some(Words::Other(_)), None) => Self::Unknown,
             (Some(_), Some(_)) => Self::Unknown,
         }
     }
@@ -266,11 +271,13 @@ mod tests {
             (json!({ "action": { "type": "exec", "command": ["bash", "-lc", "ls"] } }), known("ls")),
             (json!({ "command": ["ls"] }), Command::None),
             (json!({ "command": null }), Command::None),
-            (json!({ "command": 7 }), Command::None),
+            (json!({ "command": 7 }), Command::Unknown),
+            (json!({ "action": "ls" }), Command::Unknown),
             (json!({ "file_path": "/a" }), Command::None),
             (json!({ "command": "ls", "cmd": "rm" }), Command::Unknown),
-            (json!([]), Command::None),
-            (json!("ls"), Command::None),
+            (json!([]), Command::Unknown),
+            (json!(["ls"]), Command::Unknown),
+            (json!("ls"), Command::Unknown),
         ] {
             assert_eq!(Command::of(&raw(&input)), command, "{input}");
         }
