@@ -113,6 +113,8 @@ pub struct Process {
     pub uids: [u32; 4],
     /// Threads.
     pub threads: u32,
+    /// Process id of who traces it, or 0: nobody does.
+    pub tracer: u32,
     /// It was forked and has not exec'd since (`PF_FORKNOEXEC`).
     pub is_fork: bool,
 }
@@ -267,6 +269,7 @@ fn parse_status(pid: u32, is_fork: bool, text: &str) -> Result<Process, &'static
         parent: number("PPid")?,
         uids: uids.try_into().map_err(|_| "Uid")?,
         threads: number("Threads")?,
+        tracer: number("TracerPid")?,
         is_fork,
     })
 }
@@ -379,8 +382,9 @@ mod tests {
 
     #[test]
     fn a_hostile_name_does_not_fake_a_field() {
-        let text = "Name:\tx\\nPPid:\t1\nPPid:\t77\nUid:\t1\t2\t3\t4\nThreads:\t2\n";
-        let expected = Process { pid: 5, parent: 77, uids: [1, 2, 3, 4], threads: 2, is_fork: true };
+        let text = "Name:\tx\\nPPid:\t1\nPPid:\t77\nTracerPid:\t9\nUid:\t1\t2\t3\t4\nThreads:\t2\n";
+        let expected =
+            Process { pid: 5, parent: 77, uids: [1, 2, 3, 4], threads: 2, tracer: 9, is_fork: true };
         assert_eq!(parse_status(5, true, text), Ok(expected));
         let text = "5 (a) R 9 9 9 9 9 0 (b) S 1 2 3 4 5 4194624 7 8 9 10 11 12 13 14 20 0 3 0 100";
         let fork = Fork { pid: 5, parent: 1, threads: 3, is_fork: true };

@@ -16,7 +16,7 @@ fn inside(raw: u64) -> Option<Membership> {
 }
 
 fn process() -> Process {
-    Process { pid: 20, parent: 10, uids: [1000; 4], threads: 1, is_fork: true }
+    Process { pid: 20, parent: 10, uids: [1000; 4], threads: 1, tracer: 0, is_fork: true }
 }
 
 fn peer(uid: u32) -> Peer {

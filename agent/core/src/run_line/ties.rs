@@ -47,6 +47,9 @@ pub(super) enum TieError {
         "process {0} has other children than the process that connected; it is tied before it starts any"
     )]
     Children(u32),
+    /// What it does next is another's to choose.
+    #[error("process {0} is traced")]
+    Traced(u32),
     /// It is a user's who did not connect.
     #[error("process {0} does not run as the user who connected")]
     OtherUser(u32),
@@ -119,7 +122,8 @@ impl Tie {
         if shell.pid != parent {
             return Err(TieError::Parent(parent));
         }
-        check(&peer, &Process::of(shell.pidfd.as_fd())?, &shell.children()?)?;
+        let [of_peer, of_shell] = [&peer.pidfd, &shell.pidfd].map(|pidfd| Process::of(pidfd.as_fd()));
+        check(&peer, &of_peer?, &of_shell?, &shell.children()?)?;
         // The two were parent and child all along.
         if !shell.is_still(peer.pidfd.as_fd())? {
             return Err(TieError::Parent(parent));
@@ -146,7 +150,10 @@ impl Tie {
 }
 
 /// Whether a shell may be tied, as far as /proc says.
-fn check(peer: &Peer, shell: &Process, children: &[u32]) -> Result<(), TieError> {
+fn check(peer: &Peer, of_peer: &Process, shell: &Process, children: &[u32]) -> Result<(), TieError> {
+    if let Some(traced) = [of_peer, shell].into_iter().find(|process| process.tracer != 0) {
+        return Err(TieError::Traced(traced.pid));
+    }
     if shell.threads != 1 {
         return Err(TieError::Threads { shell: shell.pid, threads: shell.threads });
     }

@@ -179,15 +179,27 @@ fn a_shell_that_has_begun_is_not_tied() {
 #[test]
 fn what_proc_says_has_to_fit() {
     let peer = Peer { pid: 20, uid: 1000, pidfd: std::fs::File::open("/dev/null").unwrap().into() };
-    let shell = Process { pid: 10, parent: 1, uids: [1000; 4], threads: 1, is_fork: false };
-    check(&peer, &shell, &[20]).unwrap();
-    assert!(matches!(check(&peer, &Process { threads: 2, ..shell }, &[20]), Err(TieError::Threads { .. })));
+    let shell = Process { pid: 10, parent: 1, uids: [1000; 4], threads: 1, tracer: 0, is_fork: false };
+    let of_peer = Process { pid: 20, parent: 10, ..shell };
+    check(&peer, &of_peer, &shell, &[20]).unwrap();
+    assert!(matches!(
+        check(&peer, &of_peer, &Process { threads: 2, ..shell }, &[20]),
+        Err(TieError::Threads { .. })
+    ));
     for uids in [[0; 4], [1000, 0, 1000, 1000], [1000, 1000, 0, 1000]] {
-        assert!(matches!(check(&peer, &Process { uids, ..shell }, &[20]), Err(TieError::OtherUser(10))));
+        assert!(matches!(
+            check(&peer, &of_peer, &Process { uids, ..shell }, &[20]),
+            Err(TieError::OtherUser(10))
+        ));
     }
     for children in [&[][..], &[21], &[20, 21], &[20, 20]] {
-        assert!(matches!(check(&peer, &shell, children), Err(TieError::Children(10))));
+        assert!(matches!(check(&peer, &of_peer, &shell, children), Err(TieError::Children(10))));
     }
+    let tracer = 30;
+    let traced = check(&peer, &of_peer, &Process { tracer, ..shell }, &[20]);
+    assert!(matches!(traced, Err(TieError::Traced(10))), "the shell");
+    let traced = check(&peer, &Process { tracer, ..of_peer }, &shell, &[20]);
+    assert!(matches!(traced, Err(TieError::Traced(20))), "who connected");
 }
 
 #[test]
