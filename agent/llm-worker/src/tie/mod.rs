@@ -15,13 +15,14 @@ mod text;
 
 pub(crate) use outstanding::{Outstanding, Waiting};
 
-use crate::core_client::{CoreClient, RefusedParty};
+use crate::core_client::{CoreClient, Error, RefusedParty};
 use outstanding::Claim;
 use ringfence_wire::{
     tie::{Heard, MAX_LINE, Said, Sure},
     trace::{AgentEvent, MAX_ID, MAX_TEXT, Refusal},
 };
 use std::{
+    collections::VecDeque,
     os::fd::AsFd,
     sync::{Arc, atomic::Ordering},
     time::Duration,
@@ -33,11 +34,20 @@ use tokio::{
     sync::Semaphore,
     time::timeout,
 };
+use tokio_util::sync::CancellationToken;
 
 /// Connections at a time; who comes then waits to be accepted, and goes on without a tie after its own time.
 const CONNECTIONS: usize = 32;
-/// How long one may take.
+/// Of these, how many may have said nothing yet: whoever says nothing takes nobody's place.
+const SILENT: usize = 8;
+/// How long one may say nothing, and then take for its line.
+const FIRST: Duration = Duration::from_secs(2);
+const LINE: Duration = Duration::from_millis(300);
+/// How long one may take from then on.
 const TIME: Duration = Duration::from_secs(10);
+
+/// What the core's refusal says where one of the two processes has ended.
+const GONE: &str = "the process has ended";
 
 /// What ties calls to processes.
 pub(crate) struct Ties {
@@ -53,35 +63,46 @@ impl Ties {
     /// Serves the socket for as long as the worker runs.
     pub(crate) async fn serve(self, listener: UnixListener) {
         let (ties, room) = (Arc::new(self), Arc::new(Semaphore::new(CONNECTIONS)));
+        let mut silent: VecDeque<CancellationToken> = VecDeque::new();
         loop {
             // It is never closed.
             let Ok(permit) = Arc::clone(&room).acquire_owned().await else { return };
             let (stream, _) = ringfence_http::accept(|| listener.accept()).await;
+            // An abstract socket has no mode: everybody on the host can connect.
+            if !stream.peer_cred().is_ok_and(|peer| peer.uid() == ties.uid) {
+                continue;
+            }
+            // Cancelled once it has spoken, or when it is to go.
+            silent.retain(|one| !one.is_cancelled());
+            if silent.len() >= SILENT
+                && let Some(oldest) = silent.pop_front()
+            {
+                oldest.cancel();
+            }
+            let own = CancellationToken::new();
+            silent.push_back(own.clone());
             let ties = Arc::clone(&ties);
             tokio::spawn(async move {
                 let _permit = permit;
-                // An abstract socket has no mode: everybody on the host can connect.
-                if stream.peer_cred().is_ok_and(|peer| peer.uid() == ties.uid) {
+                if speaks(&stream, &own).await {
                     let _ = timeout(TIME, ties.hear(stream)).await;
                 }
             });
         }
     }
 
-    /// Answers what a process says until it ends, or says what nobody says.
+    /// Answers the one line that a process says.
     async fn hear(&self, mut stream: UnixStream) -> Option<()> {
-        loop {
-            let line = line(&mut stream).await?;
-            let heard = match serde_json::from_slice::<Said>(&line).ok()? {
-                Said::Tie { call } => match self.tie(&stream, call.as_deref()).await {
-                    Ok(sure) => Heard::Tied(sure),
-                    Err(why) => Heard::Refused(why),
-                },
-            };
-            let mut answer = serde_json::to_vec(&heard).ok()?;
-            answer.push(b'\n');
-            stream.write_all(&answer).await.ok()?;
-        }
+        let line = timeout(LINE, line(&mut stream)).await.ok()??;
+        let heard = match serde_json::from_slice::<Said>(&line).ok()? {
+            Said::Tie { call } => match self.tie(&stream, call.as_deref()).await {
+                Ok(sure) => Heard::Tied(sure),
+                Err(why) => Heard::Refused(why),
+            },
+        };
+        let mut answer = serde_json::to_vec(&heard).ok()?;
+        answer.push(b'\n');
+        stream.write_all(&answer).await.ok()
     }
 
     async fn tie(&self, stream: &UnixStream, call: Option<&str>) -> Result<Sure, String> {
@@ -109,21 +130,41 @@ impl Ties {
         let (parent, arguments) =
             self.host.command_line(stream.as_fd()).await.map_err(|error| error.to_string())?;
         match self.outstanding.claim(call, &Places::of(&arguments))? {
-            Claim::Taken(key, sure) => match self.host.tie(stream.as_fd(), parent).await {
-                Ok(tag) => {
-                    let (key, matched) = (key.as_str().to_owned(), sure == Sure::Matched);
-                    self.host.report(&AgentEvent::Tagged { key, tag, matched });
-                    Ok(sure)
-                }
-                Err(error) => {
-                    self.outstanding.give_back(&key);
-                    Err(error.to_string())
-                }
-            },
+            Claim::Taken(key, sure) => {
+                let connection = stream.as_fd().try_clone_to_owned();
+                let (host, outstanding) = (self.host.clone(), Arc::clone(&self.outstanding));
+                // A task of its own: a tag that comes after the connection's time is reported all the same.
+                let tied = tokio::spawn(async move {
+                    let tied = match connection {
+                        Ok(connection) => host.tie(connection.as_fd(), parent).await,
+                        Err(error) => Err(Error::Refused(error.to_string())),
+                    };
+                    match &tied {
+                        Ok(tag) => {
+                            let (key, matched) = (key.as_str().to_owned(), sure == Sure::Matched);
+                            host.report(&AgentEvent::Tagged { key, tag: *tag, matched });
+                        }
+                        Err(Error::Refused(_)) => outstanding.give_back(&key),
+                        // The core may have tagged it.
+                        Err(Error::Silent | Error::Strange) => {}
+                    }
+                    tied
+                });
+                tied.await.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
+                Ok(sure)
+            }
             Claim::Contested(key) => {
-                // What is another call's already says nothing of this one.
-                self.host.could_be_tied(stream.as_fd(), parent).await.map_err(|error| error.to_string())?;
-                self.host.report(&AgentEvent::Contested { key: key.as_str().to_owned() });
+                match self.host.could_be_tied(stream.as_fd(), parent).await {
+                    // What is another call's already says nothing of this one.
+                    Err(Error::Refused(why)) if !why.contains(GONE) => return Err(why),
+                    // Nor can it be told any more who it was: it had the words.
+                    Ok(()) | Err(_) => {}
+                }
+                let (host, key) = (self.host.clone(), key.as_str().to_owned());
+                tokio::spawn(async move {
+                    let event = AgentEvent::Contested { key };
+                    host.report_patiently(&event, &CancellationToken::new()).await
+                });
                 Err("the call has a process already".to_owned())
             }
         }
@@ -137,6 +178,17 @@ impl Ties {
         let (what, why) = ("tie".to_owned(), why.chars().take(MAX_TEXT).collect());
         self.host.report(&AgentEvent::Refused(Refusal { what, why, pid: None, uid: None, container: None }));
     }
+}
+
+/// Waits until a process says something, at most [`FIRST`]. It is silent no more then, or sent away.
+async fn speaks(stream: &UnixStream, silent: &CancellationToken) -> bool {
+    let speaks = tokio::select! {
+        biased;
+        readable = timeout(FIRST, stream.readable()) => readable.is_ok_and(|readable| readable.is_ok()),
+        () = silent.cancelled() => false,
+    };
+    silent.cancel();
+    speaks
 }
 
 /// The next line, without its end; none where there is no more, or it is too long.

@@ -10,7 +10,6 @@ use rustix::process::geteuid;
 use serde_json::{json, value::RawValue};
 use std::{os::unix::net::UnixStream as StdStream, sync::Mutex, thread};
 use tokio::sync::mpsc;
-use tokio_util::sync::CancellationToken;
 
 const PARENT: u32 = 77;
 const LONG: Duration = Duration::from_secs(60);
@@ -155,6 +154,16 @@ async fn a_call_is_tied_once_and_a_second_shell_makes_it_unsure() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_second_shell_that_is_gone_makes_it_unsure_too() {
+    let rig = Rig::new(geteuid().as_raw());
+    let (key, _waiting) = rig.waits("toolu_1", "make");
+    assert_eq!(rig.tie(&script("toolu_1", "make"), Some("toolu_1")).await, Some(Heard::Tied(Sure::Exact)));
+    rig.core.lock().unwrap().refuses = Some("the process has ended");
+    assert!(is_refused(rig.tie(&script("toolu_1", "make"), Some("toolu_1")).await.as_ref()));
+    assert!(rig.told(3).contains(&AgentEvent::Contested { key: key.as_str().to_owned() }));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_the_core_refuses_is_not_taken() {
     let rig = Rig::new(geteuid().as_raw());
     let (key, _waiting) = rig.waits("toolu_1", "make");
@@ -182,6 +191,25 @@ async fn what_nobody_says_ends_the_connection() {
     }
     assert!(rig.core.lock().unwrap().asked.is_empty());
     assert_eq!(rig.tie(&script("toolu_1", "make"), Some("toolu_1")).await, Some(Heard::Tied(Sure::Exact)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_says_nothing_takes_nobody_s_place_and_who_spoke_says_no_more() {
+    let rig = Rig::new(geteuid().as_raw());
+    let (_, _waiting) = rig.waits("toolu_1", "make");
+    let mut silent = Vec::new();
+    for _ in 0..CONNECTIONS * 2 {
+        silent.push(UnixStream::connect(&rig.path).await.unwrap());
+    }
+    assert_eq!(rig.tie(&script("toolu_1", "make"), Some("toolu_1")).await, Some(Heard::Tied(Sure::Exact)));
+    // The oldest are gone, unheard.
+    assert_eq!(line(&mut silent[0]).await, None);
+    let mut stream = UnixStream::connect(&rig.path).await.unwrap();
+    let mut said = serde_json::to_vec(&Said::Tie { call: None }).unwrap();
+    said.push(b'\n');
+    stream.write_all(&said.repeat(2)).await.unwrap();
+    assert!(line(&mut stream).await.is_some());
+    assert_eq!(line(&mut stream).await, None, "one line for each connection");
 }
 
 #[tokio::test(flavor = "multi_thread")]
