@@ -4,6 +4,7 @@
 use super::{containers::Outer, quota::QuotaError};
 use ringfence_base::error::chain;
 use ringfence_bpf::{ContainerId, Membership, PolicyError, TaskError};
+use ringfence_files::Others;
 use ringfence_grant::Grant;
 use ringfence_policy::{
     self as profile, AxisRules, Compilation, CompileContext, CompileErrors, Dirs, KernelOptions, LoadErrors,
@@ -369,10 +370,13 @@ impl<'a> Asked<'a> {
     }
 }
 
-/// The program beside the daemon's own that speaks on the socket of a run's ties: what a container may start for that is not its
-/// user's to say.
+/// The program beside the daemon's own that speaks on the socket of a run's ties, where it is nobody's but root's: what a container
+/// may start for that is not its user's to say.
 fn tie_program() -> Option<PathBuf> {
-    Some(std::env::current_exe().ok()?.parent()?.join(tie::PROGRAM)).filter(|program| program.is_file())
+    let program = std::env::current_exe().ok()?.parent()?.join(tie::PROGRAM);
+    let is_roots =
+        program.is_file() && ringfence_files::is_roots(&program, Others::AddNames).unwrap_or(false);
+    is_roots.then_some(program)
 }
 
 /// Checks that a socket listens at an address of loopback: whoever asks for the address has to have it.

@@ -3,6 +3,7 @@
 
 use nix::unistd::{Uid, User};
 use ringfence_base::{client, error::chain};
+use ringfence_files::{Others, is_roots};
 use ringfence_process::{parent::Parent, peer::Peer};
 use ringfence_wire::{
     agent::Answer,
@@ -31,6 +32,9 @@ pub enum NoTie {
     /// The program is missing.
     #[error("{PROGRAM} is neither beside ringfence nor in PATH")]
     NoProgram,
+    /// Whoever can change it, or put another in its place, could say anything in a call's name.
+    #[error("{} is not root's alone: it and its directories have to be (install it as root)", .0.display())]
+    NotRoots(PathBuf),
     /// The socket.
     #[error("no socket can be made for it")]
     Socket(#[source] io::Error),
@@ -57,6 +61,9 @@ impl Tie {
     pub fn open(enroll_socket: &Path, user: &User) -> Result<Self, NoTie> {
         client::probe(enroll_socket).map_err(|_| NoTie::NoDaemon)?;
         let program = program().ok_or(NoTie::NoProgram)?;
+        if !is_roots(&program, Others::AddNames).unwrap_or(false) {
+            return Err(NoTie::NotRoots(program));
+        }
         let (name, listener) = listen().map_err(NoTie::Socket)?;
         Ok(Self { name, listener: Arc::new(listener.into()), program, uid: Uid::as_raw(user.uid) })
     }
