@@ -373,7 +373,11 @@ impl<'a> Asked<'a> {
 /// The program beside the daemon's own that speaks on the socket of a run's ties, where it is nobody's but root's: what a container
 /// may start for that is not its user's to say.
 fn tie_program() -> Option<PathBuf> {
-    let program = std::env::current_exe().ok()?.parent()?.join(tie::PROGRAM);
+    tie_program_in(std::env::current_exe().ok()?.parent()?)
+}
+
+fn tie_program_in(dir: &Path) -> Option<PathBuf> {
+    let program = dir.join(tie::PROGRAM);
     let is_roots =
         program.is_file() && ringfence_files::is_roots(&program, Others::AddNames).unwrap_or(false);
     is_roots.then_some(program)

@@ -60,10 +60,7 @@ impl Tie {
     /// [`NoTie`].
     pub fn open(enroll_socket: &Path, user: &User) -> Result<Self, NoTie> {
         client::probe(enroll_socket).map_err(|_| NoTie::NoDaemon)?;
-        let program = program().ok_or(NoTie::NoProgram)?;
-        if !is_roots(&program, Others::AddNames).unwrap_or(false) {
-            return Err(NoTie::NotRoots(program));
-        }
+        let program = program().ok_or(NoTie::NoProgram).and_then(trusted)?;
         let (name, listener) = listen().map_err(NoTie::Socket)?;
         Ok(Self { name, listener: Arc::new(listener.into()), program, uid: Uid::as_raw(user.uid) })
     }
@@ -90,6 +87,15 @@ fn program() -> Option<PathBuf> {
     let in_path = env::var_os("PATH");
     let in_path = in_path.iter().flat_map(env::split_paths).map(|dir| dir.join(PROGRAM));
     beside.into_iter().chain(in_path).filter(|file| file.is_file()).find_map(|file| file.canonicalize().ok())
+}
+
+/// A program that nobody but root can change, or put another in its place.
+fn trusted(program: PathBuf) -> Result<PathBuf, NoTie> {
+    if is_roots(&program, Others::AddNames).unwrap_or(false) {
+        Ok(program)
+    } else {
+        Err(NoTie::NotRoots(program))
+    }
 }
 
 /// What the parent of the process at the other end of a connection runs, for a worker that asks.
@@ -129,6 +135,19 @@ mod tests {
         let _client = UnixStream::connect_addr(&address).unwrap();
         listener.accept().unwrap();
         assert!(UnixListener::bind_addr(&address).is_err());
+    }
+
+    #[test]
+    fn a_program_that_others_can_change_is_not_taken() {
+        use std::os::unix::fs::PermissionsExt as _;
+        assert!(trusted("/usr/bin/env".into()).is_ok(), "the control");
+        let dir = tempfile::tempdir().unwrap();
+        let program = dir.path().join(PROGRAM);
+        fs::write(&program, "").unwrap();
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o777)).unwrap();
+        for others in [program, dir.path().join("none")] {
+            assert!(matches!(trusted(others.clone()), Err(NoTie::NotRoots(path)) if path == others));
+        }
     }
 
     #[test]

@@ -293,3 +293,19 @@ fn an_endpoint_is_granted_beside_a_profile_with_a_kit_and_no_other() {
     let path = format!("endpoint:127.0.0.1:4180:{}", dir.path().join("plain.toml").display());
     assert!(matches!(load(&path, 1000, &dirs), Err(EnrollError::PathNotRoot(..))));
 }
+
+#[test]
+fn a_program_that_others_can_change_is_not_granted() {
+    let dir = tempfile::tempdir().unwrap();
+    assert_eq!(tie_program_in(dir.path()), None, "it is not there");
+    let program = dir.path().join(tie::PROGRAM);
+    fs::write(&program, "").unwrap();
+    let with_mode = |mode| {
+        fs::set_permissions(&program, fs::Permissions::from_mode(mode)).unwrap();
+        tie_program_in(dir.path())
+    };
+    assert_eq!(with_mode(0o757), None);
+    // The control: whoever runs the tests has made it.
+    let is_root = rustix::process::geteuid().is_root();
+    assert_eq!(with_mode(0o755), is_root.then(|| program.clone()));
+}

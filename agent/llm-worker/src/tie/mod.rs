@@ -160,11 +160,13 @@ impl Ties {
                     // Nor can it be told any more who it was: it had the words.
                     Ok(()) | Err(_) => {}
                 }
-                let (host, key) = (self.host.clone(), key.as_str().to_owned());
-                tokio::spawn(async move {
-                    let event = AgentEvent::Contested { key };
-                    host.report_patiently(&event, &CancellationToken::new()).await
-                });
+                if self.outstanding.contest(&key) {
+                    let (host, key) = (self.host.clone(), key.as_str().to_owned());
+                    tokio::spawn(async move {
+                        let event = AgentEvent::Contested { key };
+                        host.report_patiently(&event, &CancellationToken::new()).await
+                    });
+                }
                 Err("the call has a process already".to_owned())
             }
         }

@@ -25,6 +25,8 @@ struct Call {
     command: Command,
     /// A process was tied to it, or is about to be.
     is_claimed: bool,
+    /// A second process said that it is this call's.
+    is_contested: bool,
 }
 
 /// What a call has a shell do.
@@ -76,7 +78,7 @@ impl Outstanding {
             command => command,
         };
         let id = if id.len() <= MAX_ID { id.to_owned() } else { String::new() };
-        calls.push(Call { key: key.clone(), id, command, is_claimed: false });
+        calls.push(Call { key: key.clone(), id, command, is_claimed: false, is_contested: false });
         Waiting { all: Arc::clone(self), key: key.clone() }
     }
 
@@ -114,6 +116,14 @@ impl Outstanding {
             return Ok(Claim::Contested(one.key.clone()));
         }
         Ok(Claim::Taken(one.key.clone(), Sure::Exact))
+    }
+
+    /// Two processes say that they are this call's. Whether that is to be told: while the call waits, only once, however often it is
+    /// said. One that was answered meanwhile is claimed by nobody any more.
+    pub(crate) fn contest(&self, key: &CallKey) -> bool {
+        let mut calls = self.lock();
+        let call = calls.iter_mut().find(|call| call.key == *key);
+        call.is_none_or(|call| !std::mem::replace(&mut call.is_contested, true))
     }
 
     /// Nothing was tied to it: the next may be.
@@ -205,9 +215,11 @@ mod tests {
         assert_eq!(claim(&all, Some("a"), &shell), Ok(Claim::Taken(a.clone(), Sure::Exact)));
         assert_eq!(claim(&all, Some("a"), &shell), Ok(Claim::Contested(a.clone())));
         assert!(claim(&all, Some("a"), &running(Some("a"), "true")).is_err(), "no claim at all");
+        assert!(all.contest(&a) && !all.contest(&a), "told once");
         all.give_back(&a);
-        assert_eq!(claim(&all, Some("a"), &shell), Ok(Claim::Taken(a, Sure::Exact)));
+        assert_eq!(claim(&all, Some("a"), &shell), Ok(Claim::Taken(a.clone(), Sure::Exact)));
         drop(waits);
+        assert!(all.contest(&a), "answered before it was told");
         assert!(claim(&all, Some("a"), &shell).is_err(), "answered");
         let of_other = claim(&all, Some("b"), &running(Some("b"), "make test"));
         assert_eq!(of_other, Ok(Claim::Taken(b, Sure::Exact)), "its words are the same");
