@@ -22,10 +22,26 @@ const IN_GUEST: [&str; 6] = [
     "opencode-linux-x64-baseline/bin/opencode",
 ];
 
+/// Builds what the tests start.
+///
+/// # Errors
+/// What the compiler said.
+pub(crate) fn build() -> Result<()> {
+    build::binary("dev")?;
+    build::package_binary("ringfence-guest", "ringfence-runtime", "dev").map(drop)
+}
+
+/// Where the agents' packages are; installs what is missing.
+///
+/// # Errors
+/// npm's.
+pub(crate) fn packages() -> Result<PathBuf> {
+    Ok(npm::packages(&folder(), NAME)?.join("node_modules"))
+}
+
 /// Runs every test; each counts.
 pub(crate) fn tests() -> Result<Tally> {
-    build::binary("dev")?;
-    build::package_binary("ringfence-guest", "ringfence-runtime", "dev")?;
+    build()?;
     let (binary, runtime) = (target().join("debug/ringfence"), target().join("debug/ringfence-runtime"));
     npm::run(&folder(), NAME, "agents.test.mjs", "coding agents under `ringfence run`", |node| {
         node.env("RINGFENCE", &binary).env("RUNTIME", &runtime);
@@ -35,7 +51,7 @@ pub(crate) fn tests() -> Result<Tally> {
 
 /// The tests and the agents' programs, for a guest that runs them: some 900 MB.
 pub(crate) fn for_guest() -> Result<Vec<Added>> {
-    let packages = npm::packages(&folder(), NAME)?.join("node_modules");
+    let packages = packages()?;
     let modules = Path::new(GUEST_DIR).join("node_modules");
     let mut added: Vec<Added> =
         IN_GUEST.iter().map(|path| Added { host: packages.join(path), guest: modules.join(path) }).collect();

@@ -2,7 +2,7 @@
 
 use crate::build;
 use crate::paths::{target, workspace};
-use crate::report::{quietly, say};
+use crate::report::say;
 use crate::setup;
 use anyhow::{Context, Result, bail};
 use std::fs;
@@ -92,13 +92,6 @@ fn targets() -> Result<Vec<String>> {
         folders.flatten().map(|folder| folder.file_name().to_string_lossy().into_owned()).collect();
     names.sort();
     Ok(names)
-}
-
-/// Whether the programs compile; the functions that they run are compiled and tried with all other tests.
-pub(crate) fn check() -> Result<()> {
-    let mut cargo = build::cargo();
-    cargo.args(["check", "--quiet", "--locked", "--package", PACKAGE, "--features", "libfuzzer", "--bins"]);
-    quietly(&mut cargo).map(drop)
 }
 
 fn compile(name: &str) -> Result<PathBuf> {

@@ -3,7 +3,6 @@
 use crate::agent_parties;
 use crate::build;
 use crate::dashboard;
-use crate::fuzz;
 use crate::guest;
 use crate::llm_parties;
 use crate::parties;
@@ -16,6 +15,8 @@ use crate::vm_test::{self, Tally};
 use anyhow::{Context, Result, anyhow, bail};
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Instant;
 
@@ -50,17 +51,11 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     check(&mut tally, "licences and bans", licences);
     check(&mut tally, "advisories", advisories);
     check(&mut tally, "programs for containers: static, under 2 MB", || guest::programs().map(drop));
-    if !args.quick {
-        check(&mut tally, "fuzz targets compile", fuzz::check);
-    }
     if args.quick {
         quick(&mut tally);
     } else {
         part(&mut tally, "unit and black-box tests", || unit::tests(FULL_WIDTH));
-        part(&mut tally, "dashboard in Chromium", dashboard::tests);
-        part(&mut tally, "MCP servers and SDKs", parties::tests);
-        part(&mut tally, "LLM mocks, SDKs and MCP servers", llm_parties::tests);
-        part(&mut tally, "coding agents under `ringfence run`", agent_parties::tests);
+        others(&mut tally);
         part(&mut tally, "VM tests", vm_test::full);
     }
 
@@ -69,6 +64,35 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     }
     println!("{} passed, {} failed", tally.passed, tally.failed.len());
     Ok(if tally.failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Other parties' software, two lots at once: each waits for processes most of its time. The longest first. What they start is
+/// built before, so that nobody replaces it under them.
+fn others(tally: &mut Tally) {
+    type Lot = (&'static str, fn() -> Result<Tally>);
+    const LOTS: [Lot; 4] = [
+        ("coding agents under `ringfence run`", agent_parties::tests),
+        ("dashboard in Chromium", dashboard::tests),
+        ("MCP servers and SDKs", parties::tests),
+        ("LLM mocks, SDKs and MCP servers", llm_parties::tests),
+    ];
+    if let Err(error) = agent_parties::build() {
+        return add(tally, "other parties' software", Err(error));
+    }
+    let (next, tallies) = (AtomicUsize::new(0), Mutex::new(tally));
+    thread::scope(|scope| {
+        for _ in 0..FULL_WIDTH {
+            scope.spawn(|| {
+                while let Some((name, tests)) = LOTS.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let mut own = Tally::default();
+                    part(&mut own, name, tests);
+                    let mut all = tallies.lock().unwrap_or_else(PoisonError::into_inner);
+                    all.passed += own.passed;
+                    all.failed.append(&mut own.failed);
+                }
+            });
+        }
+    });
 }
 
 /// The guest beside the tests: both wait more than they work. All is built before, and the tests' own binary last: the
@@ -138,6 +162,9 @@ fn clippy() -> Result<()> {
         "--quiet",
         "--workspace",
         "--all-targets",
+        // The programs that are fuzzed are no targets without it.
+        "--features",
+        "ringfence-fuzz/libfuzzer",
         "--",
         "-D",
         "warnings",

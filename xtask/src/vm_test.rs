@@ -96,22 +96,22 @@ const fn no_bpf(series: Series) -> Boot {
 /// The longest first, so that none of them is left alone at the end.
 const BOOTS: &[Boot] = &[
     boot(Series::V6_12, "every case", &[]),
-    programs(Series::V6_1, &[]),
-    Boot { runner: AGENTS, ..boot(Series::V6_12, "coding agents", &[]) },
-    programs(Series::V6_12, OF_STORAGE),
-    boot(Series::V6_1, "a case per hook", &["--hooks-only"]),
     boot(Series::Newest, "a case per hook", &["--hooks-only"]),
-    no_bpf(Series::V6_12),
-    no_bpf(Series::V6_1),
-    no_bpf(Series::Newest),
+    boot(Series::V6_1, "a case per hook", &["--hooks-only"]),
+    Boot { runner: AGENTS, ..boot(Series::V6_12, "coding agents", &[]) },
+    // 6.1 is where preemption opened a hole once.
+    Boot { append: "preempt=full", ..boot(Series::V6_1, "preempt=full", &["--group", "preempt"]) },
     Boot {
         append: "ringfence.systemd",
         ringfence: Ringfence::Installed,
         ..boot(Series::V6_12, "under systemd", &["--group", "systemd"])
     },
-    // 6.1 is where preemption opened a hole once.
-    Boot { append: "preempt=full", ..boot(Series::V6_1, "preempt=full", &["--group", "preempt"]) },
+    programs(Series::V6_1, &[]),
     Boot { append: "preempt=full", ..boot(Series::V6_12, "preempt=full", &["--group", "preempt"]) },
+    programs(Series::V6_12, OF_STORAGE),
+    no_bpf(Series::V6_12),
+    no_bpf(Series::V6_1),
+    no_bpf(Series::Newest),
 ];
 
 /// How many cases passed, and the names of those that failed.
