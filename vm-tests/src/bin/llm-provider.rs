@@ -1,16 +1,20 @@
 //! A compiled provider that answers at once, with head and body in one write: what `cargo xtask bench llm` puts behind
 //! each of the ways it compares. Prints its port; ends with its standard input.
 //!
-//! A request whose model is `pause` gets its first text, then nothing for three milliseconds, then the rest.
+//! A request whose model is `pause` gets its first text, then nothing for three milliseconds, then the rest. One whose model is
+//! `clock` gets [`TICKS`] pieces of text in between, a millisecond apart, each with the time at which it was sent.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 /// What is looked at of a request: its model, and whether it streams, stand at its beginning or it is short.
 const BEGINNING: usize = 8 << 10;
 const PAUSE: Duration = Duration::from_millis(3);
+/// Pieces of an answer of `clock`, and how far apart they are.
+const TICKS: usize = 20;
+const TICK: Duration = Duration::from_millis(1);
 
 const ANTHROPIC_FIRST: &str = r#"event: message_start
 data: {"type":"message_start","message":{"id":"msg_1","type":"message","role":"assistant","content":[],"model":"m","stop_reason":null,"stop_sequence":null,"usage":{"input_tokens":10,"output_tokens":1}}}
@@ -91,6 +95,10 @@ fn serve(stream: TcpStream) -> io::Result<()> {
         let has = |text: &str| beginning.windows(text.len()).any(|part| part == text.as_bytes());
         let streams = has("\"stream\":true") || has("\"stream\": true");
         let pauses = has("\"model\":\"pause\"");
+        if has("\"model\":\"clock\"") {
+            ticks(&mut writer)?;
+            continue;
+        }
         match (streams, is_openai) {
             (false, _) => whole(&mut writer, "application/json", OPENAI_WHOLE)?,
             (true, true) => stream_out(&mut writer, OPENAI_FIRST, OPENAI_REST, pauses)?,
@@ -102,6 +110,24 @@ fn serve(stream: TcpStream) -> io::Result<()> {
 fn whole(writer: &mut TcpStream, kind: &str, body: &str) -> io::Result<()> {
     let head = format!("HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\nContent-Length: {}\r\n\r\n", body.len());
     writer.write_all(format!("{head}{body}").as_bytes())
+}
+
+/// An answer in Anthropic's form, whose pieces have the time: nanoseconds since the epoch, which other processes have, too.
+fn ticks(writer: &mut TcpStream) -> io::Result<()> {
+    let head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n";
+    let chunk = |text: &str| format!("{:x}\r\n{text}\r\n", text.len());
+    writer.write_all(format!("{head}{}", chunk(ANTHROPIC_FIRST)).as_bytes())?;
+    for _ in 0..TICKS {
+        thread::sleep(TICK);
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_nanos();
+        let event = format!(
+            "event: content_block_delta\ndata: {{\"type\":\"content_block_delta\",\"index\":0,\"delta\":\
+             {{\"type\":\"text_delta\",\"text\":\"sent={now};\"}}}}\n\n"
+        );
+        writer.write_all(chunk(&event).as_bytes())?;
+    }
+    thread::sleep(TICK);
+    writer.write_all(format!("{}0\r\n\r\n", chunk(ANTHROPIC_REST)).as_bytes())
 }
 
 fn stream_out(writer: &mut TcpStream, first: &str, rest: &str, pauses: bool) -> io::Result<()> {

@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 /// What the person says in each measured turn.
 const ASKED: &str =
@@ -43,6 +43,36 @@ impl Http {
 
     /// The answer: whole, and when this text was first seen in it.
     pub(super) fn answer(&mut self, wanted: &str) -> Result<(String, Option<Instant>)> {
+        let mut seen = None;
+        let body = self.read(|body, _| {
+            if seen.is_none() && contains(body, wanted) {
+                seen = Some(Instant::now());
+            }
+        })?;
+        Ok((body, seen))
+    }
+
+    /// A request, whose answer's pieces say when they were sent: how long each was on its way.
+    pub(super) fn lags(&mut self, request: &[u8]) -> Result<Vec<Duration>> {
+        self.send(request)?;
+        let mut lags = Vec::new();
+        let mut taken = 0;
+        self.read(|body, now| {
+            let text = String::from_utf8_lossy(body.get(taken..).unwrap_or_default());
+            let mut rest = &*text;
+            while let Some((before, behind)) = rest.split_once("sent=") {
+                let Some((sent, behind)) = behind.split_once(';') else { break };
+                taken += before.len() + "sent=;".len() + sent.len();
+                rest = behind;
+                let sent = sent.parse().unwrap_or_default();
+                lags.push(now.saturating_sub(Duration::from_nanos(sent)));
+            }
+        })?;
+        Ok(lags)
+    }
+
+    /// The answer's body, of which `each` sees what there is after each piece, with the time of the piece since the epoch.
+    fn read(&mut self, mut each: impl FnMut(&[u8], Duration)) -> Result<String> {
         let mut line = String::new();
         self.stream.read_line(&mut line).context("no answer")?;
         if !line.starts_with("HTTP/1.1 200") {
@@ -60,7 +90,7 @@ impl Http {
             }
             chunked |= name.eq_ignore_ascii_case("transfer-encoding") && value.contains("chunked");
         }
-        let (mut body, mut seen) = (Vec::new(), None);
+        let mut body = Vec::new();
         loop {
             let is_whole = match length {
                 Some(length) => body.len() >= length,
@@ -68,18 +98,17 @@ impl Http {
                 None => bail!("an answer without a length"),
             };
             if is_whole {
-                return Ok((String::from_utf8(body).context("an answer that is no text")?, seen));
+                return String::from_utf8(body).context("an answer that is no text");
             }
             let piece = self.stream.fill_buf().context("the answer broke off")?;
+            let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
             if piece.is_empty() {
                 bail!("the answer broke off");
             }
             let read = piece.len();
             body.extend_from_slice(piece);
             self.stream.consume(read);
-            if seen.is_none() && contains(&body, wanted) {
-                seen = Some(Instant::now());
-            }
+            each(&body, now);
         }
     }
 

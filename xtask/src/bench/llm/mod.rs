@@ -4,6 +4,7 @@ mod client;
 mod memory;
 mod parties;
 mod served;
+mod streams;
 
 use super::figures::{self, Spread, Table};
 use crate::build;
@@ -57,6 +58,8 @@ enum Part {
     First,
     /// The provider's own API over HTTP.
     Http,
+    /// The same in a stream: its first text, and each event.
+    Stream,
     /// What a worker takes, idle and with 10 MB of conversation.
     Memory,
 }
@@ -100,6 +103,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     }
     if wanted(Part::Http) {
         parties::http(&mut bench, args.without_parties)?;
+    }
+    if wanted(Part::Stream) {
+        streams::measure(&mut bench)?;
     }
     if wanted(Part::Memory) {
         memory::measure(&mut bench)?;
