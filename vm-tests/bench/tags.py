@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What `cargo xtask bench tags` runs in a guest beside the daemon: what a tag takes before a tool starts.
+"""What `cargo xtask bench tags` runs in a guest beside the daemon: what a tag takes before a tool starts, and then what a tie does.
 
 An agent's runtime, as it ships, is asked for one tool call after the other. The kernel's own trace says when it had the
 call's process (pidfd_open returns) and when it let that go on (one byte into a pipe): between the two the process was
@@ -15,9 +15,10 @@ import subprocess
 import sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path[:0] = [os.path.join(os.path.dirname(HERE), "lib")]
+sys.path[:0] = [HERE, *(os.path.join(os.path.dirname(HERE), name) for name in ("lib", "cases"))]
 sys.dont_write_bytecode = True
 
+import ties  # noqa: E402
 from agents import Provider, Runtime, agent, counted, known, remove, send  # noqa: E402
 from system import role_pids  # noqa: E402
 
@@ -139,6 +140,7 @@ def main():
         print(f"{part.replace(' ', '_')} {middle([parts[part] for _, parts in found]) * 1000}")
     runtime.stop()
     remove(path, NAME)
+    ties.measure()
 
 
 def is_runtime(pid):

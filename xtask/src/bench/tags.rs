@@ -1,4 +1,4 @@
-//! `bench tags`: what it takes to tag a tool call's process before the tool runs, counted in a guest.
+//! `bench tags`: what it takes to tag a tool call's process before the tool runs, and to tie a shell, counted in a guest.
 
 use crate::guest;
 use crate::paths::workspace;
@@ -13,7 +13,8 @@ const GUEST_DIR: &str = "/opt/vm-tests";
 /// What the tag is compared with: a program started and ended, in the same boot.
 const SPAWN: &str = "spawn";
 
-/// Counts the executed instructions between a tool call's process being there and the runtime's knowing that it is tagged.
+/// Counts the executed instructions between a tool call's process being there and the runtime's knowing that it is tagged; and
+/// those by which the shell of a coding agent's call is tied to it.
 ///
 /// The runtime, a worker and the core as they ship, in a guest where a nanosecond is an executed instruction, whoever
 /// executes it. Beside it, in the same boot, the start and end of a program, which anybody can time on their own machine.
@@ -30,7 +31,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let script = format!("{GUEST_DIR}/bench/tags.py");
     let mut job = Job::new(args.kernel, &["python3", &script]);
     job.as_it_ships = true;
-    for folder in ["bench", "lib"] {
+    for folder in ["bench", "cases", "lib"] {
         let host = workspace().join("vm-tests").join(folder);
         job.added.push(Added { host, guest: format!("{GUEST_DIR}/{folder}").into() });
     }
