@@ -1,14 +1,17 @@
 //! `bench launch`: how long it takes to start a command, with and without a sandbox.
 
-use crate::{build, report::say, setup};
+use crate::{agent_parties, build, report::say, setup};
 use anyhow::{Context, Result, bail};
 use std::{
+    env,
     fmt::Write,
     fs,
-    path::Path,
+    os::unix::fs::symlink,
+    path::{Path, PathBuf},
     process::{Command, ExitCode, Stdio},
     time::{Duration, Instant},
 };
+use tempfile::TempDir;
 
 /// What is started: the least that a program can do.
 const PROGRAM: &str = "/bin/true";
@@ -35,12 +38,19 @@ accept_partial = ["fs_read", "fs_write", "exec", "net"]
 ///
 /// The three take turns in one run, so that whatever else the machine does falls on all of them. Prints a Markdown
 /// table of medians. Where a daemon runs it holds the command, else Landlock and seccomp do: the last line says which.
+///
+/// With --agent it is `claude --version`, bare and as `ringfence run claude`: with its endpoint, its credential, and all that is
+/// started for it.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example:\n  cargo xtask bench launch --rounds 500 > table.md")]
+#[command(after_help = "Examples:\n  cargo xtask bench launch --rounds 500 > table.md\n  \
+                        cargo xtask bench launch --agent --rounds 50")]
 pub(crate) struct Args {
     /// How often each is started
     #[arg(long, value_name = "N", default_value_t = 500)]
     rounds: usize,
+    /// Start Claude Code, of the tests' npm packages
+    #[arg(long)]
+    agent: bool,
 }
 
 /// One way to start the program, and how long each start took.
@@ -60,8 +70,12 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let profile = dir.path().join("bench.toml");
     fs::write(&profile, PROFILE).with_context(|| format!("cannot write {}", profile.display()))?;
     let enforcement = enforcement(&ringfence, &profile)?;
-    let mut ways = ways(&ringfence, &profile);
-    say(&format!("starting {PROGRAM} {} times in each of {} ways", args.rounds, ways.len()));
+    let agent = if args.agent { Some(Agent::installed()?) } else { None };
+    let mut ways = match &agent {
+        Some(agent) => agent.ways(&ringfence),
+        None => ways(&ringfence, &profile),
+    };
+    say(&format!("starting it {} times in each of {} ways", args.rounds, ways.len()));
     for round in 0..args.rounds + WARM_UP {
         for way in &mut ways {
             let took = start(&way.words)?;
@@ -84,6 +98,63 @@ fn ways(ringfence: &Path, profile: &Path) -> Vec<Way> {
     let bubblewrap =
         "bwrap --ro-bind / / --dev /dev --proc /proc --bind /tmp /tmp --unshare-all --die-with-parent --";
     vec![way(BARE, ""), way("bubblewrap", bubblewrap), way("ringfence run", &run)]
+}
+
+/// Claude Code where its kit finds it, with a profile that grants what it is made of.
+struct Agent {
+    /// Its program's directory, and the configuration.
+    place: TempDir,
+    /// What it keeps: in its user's home, as ever.
+    _state: TempDir,
+}
+
+impl Agent {
+    fn installed() -> Result<Self> {
+        let packages = agent_parties::packages()?;
+        let home = env::var_os("HOME").map(PathBuf::from).context("HOME is not set")?;
+        let state = tempfile::Builder::new().prefix(".ringfence-bench-").tempdir_in(&home);
+        let state = state.with_context(|| format!("cannot write to {}", home.display()))?;
+        let place = tempfile::tempdir().context("cannot make a directory for the agent")?;
+        let (programs, profiles) = (place.path().join("bin"), place.path().join("config/profiles"));
+        for dir in [&programs, &profiles, &place.path().join("run")] {
+            fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
+        }
+        let claude = packages.join("@anthropic-ai/claude-code-linux-x64/claude");
+        symlink(&claude, programs.join("claude")).context("cannot link the agent's program")?;
+        let (packages, state_dir) = (packages.display(), state.path().display());
+        let text = format!(
+            "extends = \"claude\"\n[grant]\nfs_read = {{ add = [\"{packages}\", \"{0}\", \"{state_dir}\"] }}\n\
+             fs_write = {{ add = [\"{state_dir}\"] }}\nexec = {{ add = [\"{packages}\", \"{0}\"] }}\n[kernel]\n\
+             accept_partial = [\"fs_read\", \"fs_write\", \"exec\", \"net\", \"unix\"]\n[kit]\nstate = \"{state_dir}\"\n",
+            programs.display(),
+        );
+        fs::write(profiles.join("claude.toml"), text).context("cannot write the agent's profile")?;
+        Ok(Self { place, _state: state })
+    }
+
+    /// Bare, and under its kit: the same variables in both.
+    fn ways(&self, ringfence: &Path) -> Vec<Way> {
+        let place = self.place.path().display();
+        let before = [
+            "env".to_owned(),
+            format!("PATH={place}/bin:/usr/local/bin:/usr/bin:/bin"),
+            format!("RINGFENCE_CONFIG_DIR={place}/config"),
+            format!("RINGFENCE_RUNTIME_DIR={place}/run"),
+            "RINGFENCE_BENCH_KEY=sk-bench-0123456789".to_owned(),
+        ];
+        let run = format!(
+            "{} run --base-url http://127.0.0.1:9 --api-key-env RINGFENCE_BENCH_KEY",
+            ringfence.display()
+        );
+        [(BARE, ""), ("ringfence run claude", run.as_str())]
+            .map(|(name, launcher)| {
+                let words = before.iter().cloned();
+                let words = words
+                    .chain(launcher.split_whitespace().chain(["claude", "--version"]).map(str::to_owned));
+                Way { name, words: words.collect(), took: Vec::new() }
+            })
+            .into()
+    }
 }
 
 /// What `ringfence run` says of itself; also whether it runs at all.
