@@ -42,7 +42,9 @@ fn package(dir: &Path) -> Option<String> {
     // A regular file: the open of a FIFO would wait for its writer.
     ringfence_files::read(&dir.join("package.json")).ok()?.take(MAX_BYTES).read_to_string(&mut text).ok()?;
     let Package { version } = serde_json::from_str(&text).ok()?;
-    Some(version).filter(|version| is_version(version))
+    // A package of one platform's program is named by that, too.
+    let version = version.split_once("-linux-").map_or(&*version, |(version, _)| version);
+    Some(version.to_owned()).filter(|version| is_version(version))
 }
 
 /// Whether a text is a version as npm writes it. It is shown on a terminal.
@@ -70,6 +72,8 @@ mod tests {
         assert_eq!(of(link.as_os_str()), None);
         fs::write(package.join("package.json"), r#"{"name":"agent","version":"2.1.197"}"#).unwrap();
         assert_eq!(of(link.as_os_str()).as_deref(), Some("2.1.197"));
+        fs::write(package.join("package.json"), r#"{"version":"0.169.0-linux-x64"}"#).unwrap();
+        assert_eq!(of(link.as_os_str()).as_deref(), Some("0.169.0"));
         fs::write(dir.path().join("1.0.3"), "").unwrap();
         assert_eq!(of(dir.path().join("1.0.3").as_os_str()).as_deref(), Some("1.0.3"));
         fs::write(package.join("package.json"), r#"{"version":"2.1.\u001b[2J"}"#).unwrap();
