@@ -1,7 +1,10 @@
 //! A directory that was opened once: how it is opened or made, whose it is, and those below it. What else is done in it:
-//! `contents`. Each name is one component, and no symlink is followed.
+//! `contents`; a file that comes in place of another: `prepared`. Each name is one component, and no symlink is followed.
 
 mod contents;
+mod prepared;
+
+pub use prepared::Prepared;
 
 use crate::{
     acl,

@@ -18,7 +18,7 @@ mod entry;
 mod walk;
 
 pub use acl::Permissions;
-pub use dir::{Access, Dir};
+pub use dir::{Access, Dir, Prepared};
 pub use entry::{Entry, Meta};
 pub use walk::{Others, ResolvedPath};
 

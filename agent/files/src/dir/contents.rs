@@ -156,7 +156,7 @@ impl Dir {
     }
 
     /// A file of ours that nobody else can open, under a name for the moment: `NAME.PROCESS-NUMBER.new`.
-    fn fresh(&self, name: &OsStr) -> io::Result<(OsString, File)> {
+    pub(super) fn fresh(&self, name: &OsStr) -> io::Result<(OsString, File)> {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         loop {
             let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -254,7 +254,7 @@ impl Dir {
 }
 
 /// Owner and mode of a file that was opened when it was made, so that it is ours.
-fn give(file: &File, access: Access) -> io::Result<()> {
+pub(super) fn give(file: &File, access: Access) -> io::Result<()> {
     // It has its directory's default one: the group's bits would be the rights of all whom the directory's owner named.
     acl::remove(file.as_fd())?;
     match access {
