@@ -22,6 +22,7 @@
 //! | `report`, `status` | what the auditor learns, for `ringfence events trace`; what the worker is doing |
 //! | `user/`, `control`, `unit` | `ringfence agent start`; its control socket; its systemd unit |
 //! | `commands` | runs commands that print credentials, for a process that may start none |
+//! | `renewal` | renews a login at its provider's token endpoint, for `ringfence run` |
 //!
 //! Agents' configuration is in `ringfence-policy` (`agents`), the credential type in `ringfence-credentials`, binding
 //! sockets in `ringfence-base` (`sockets`), the worker's process as its supervisor sees it in `ringfence-supervise`.
@@ -53,6 +54,7 @@ pub mod provider;
 pub mod recorded;
 pub mod redact;
 mod remote;
+pub mod renewal;
 mod report;
 pub mod role;
 pub mod rpc;

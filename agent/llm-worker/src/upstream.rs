@@ -162,7 +162,7 @@ impl Provider {
     }
 }
 
-fn client() -> Result<Client, Error> {
+pub(crate) fn client() -> Result<Client, Error> {
     if let Some(client) = CLIENT.get() {
         return Ok(client.clone());
     }
@@ -297,7 +297,8 @@ fn cause(error: &reqwest::Error) -> String {
     error.source().map_or_else(|| "no reason given".to_owned(), |source| root(source).to_string())
 }
 
-async fn beginning(mut response: Response) -> Vec<u8> {
+/// The first bytes of a body, at most 64 KiB.
+pub(crate) async fn beginning(mut response: Response) -> Vec<u8> {
     let mut body = Vec::new();
     let read = async {
         while let Ok(Some(chunk)) = response.chunk().await {

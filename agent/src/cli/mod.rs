@@ -147,6 +147,9 @@ enum Role {
     /// Runs commands that print credentials. `ringfence agent start` starts it, with a socket to it as standard input.
     #[command(hide = true)]
     LlmCommands,
+    /// Renews a login. `ringfence run` starts it, with a socket to it as standard input.
+    #[command(hide = true)]
+    LlmRenewal,
 }
 
 #[derive(Debug, clap::Args)]
@@ -210,6 +213,7 @@ impl Role {
             Self::McpGuard(args) => mcp::guard(&args),
             Self::LlmWorker => role::llm_worker(),
             Self::LlmCommands => role::llm_commands(),
+            Self::LlmRenewal => role::llm_renewal(),
         }
     }
 }

@@ -14,6 +14,7 @@
 //! | what a tool call does, what is decided about it | [`tool_call`] |
 //! | what the core and the auditor say to each other | [`audit`] |
 //! | what the core and an agent's LLM worker say to each other | [`agent`] |
+//! | what `ringfence run` asks who renews a login | [`renewal`] |
 //! | what a worker reports, and the trace that is made of it | [`trace`] |
 //! | what a run's container says on the socket of its ties | [`tie`] |
 //! | what is said on the tool runner's socket, in a container | [`runner`] |
@@ -30,6 +31,7 @@ pub mod frame;
 pub mod mcp;
 pub mod message;
 pub mod packets;
+pub mod renewal;
 pub mod rights;
 pub mod runner;
 pub mod status;

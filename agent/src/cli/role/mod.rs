@@ -53,6 +53,13 @@ pub(crate) fn llm_commands() -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// `ringfence llm-renewal`.
+pub(crate) fn llm_renewal() -> anyhow::Result<ExitCode> {
+    prepare();
+    ringfence_llm_worker::renewal::serve()?;
+    Ok(ExitCode::SUCCESS)
+}
+
 /// The first step of every role that another role starts.
 fn become_role() {
     forward::unmask_signals();

@@ -1,0 +1,298 @@
+//! Renews a login at its provider's token endpoint (RFC 6749, section 6), for `ringfence run`, which parses nothing that a
+//! provider says. A process of its own, confined as a worker is: it has one refresh token, and ends with its answer.
+
+use super::{
+    confine,
+    upstream::{self, beginning},
+};
+use nix::sys::signal::{SigSet, Signal};
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use reqwest::{
+    Response, StatusCode,
+    header::{ACCEPT, CONTENT_TYPE},
+};
+use ringfence_base::{error::root, precedence};
+use ringfence_credentials::{self as secret, Secret};
+use ringfence_wire::{
+    conn::Conn,
+    frame::FrameError,
+    renewal::{MAX, Outcome, Renew},
+};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use std::{
+    collections::HashMap,
+    io,
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::net::UnixStream,
+    },
+    time::Duration,
+};
+use zeroize::Zeroizing;
+
+/// How long the token endpoint may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// What somebody may send to all processes of a run.
+const IGNORED: [Signal; 8] = [
+    Signal::SIGHUP,
+    Signal::SIGINT,
+    Signal::SIGQUIT,
+    Signal::SIGTERM,
+    Signal::SIGUSR1,
+    Signal::SIGUSR2,
+    Signal::SIGALRM,
+    Signal::SIGTSTP,
+];
+/// How long the process that asks may take for its question.
+const QUESTION: Duration = Duration::from_secs(10);
+/// Most bytes of an answer: some tokens, and what else an endpoint says of its user.
+const MAX_ANSWER: usize = 256 << 10;
+/// Most seconds that an access token is believed to last: ten years. What is longer is no time that an endpoint means.
+const MAX_LIFE: f64 = 10.0 * 365.0 * 86_400.0;
+/// Most characters of what an endpoint calls its error.
+const MAX_CODE: usize = 64;
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Not started by `ringfence run`.
+    #[error("`ringfence llm-renewal` is started by `ringfence run`, with its link as standard input")]
+    NotFromRun(#[source] io::Error),
+    /// The sandbox.
+    #[error(transparent)]
+    Confine(#[from] confine::Error),
+    /// The process that asks.
+    #[error("`ringfence run` cannot be understood")]
+    Link(#[from] FrameError),
+    /// The refresh token.
+    #[error("cannot read the refresh token")]
+    Secret(#[from] secret::Error),
+    /// The event loop.
+    #[error("cannot set up the event loop")]
+    Io(#[source] io::Error),
+}
+
+/// What a token endpoint answers; RFC 6749, section 5.1. Nothing beside the access token is a reason to refuse it: the refresh
+/// token that was sent may be worth nothing any more.
+struct Answer {
+    access: Secret,
+    /// The next refresh token, where one came that can be used.
+    refresh: Option<Secret>,
+    /// In how many seconds it expires, where that was said in a way that can be understood.
+    expires_in: Option<u64>,
+}
+
+/// Why there is none.
+struct Failure {
+    why: String,
+    /// The refresh token may have reached the endpoint.
+    was_sent: bool,
+}
+
+impl From<String> for Failure {
+    fn from(why: String) -> Self {
+        Self { why, was_sent: true }
+    }
+}
+
+/// Section 5.2.
+#[derive(Deserialize)]
+struct Refusal {
+    error: String,
+}
+
+/// Answers one question over standard input.
+///
+/// # Errors
+/// [`Error`].
+pub fn serve() -> Result<(), Error> {
+    // The terminal's Ctrl-C, or Ctrl-Z, is for the process that asks: an answer that is on its way may hold the only token that is still good.
+    SigSet::from_iter(IGNORED).thread_block().map_err(|error| Error::NotFromRun(error.into()))?;
+    precedence::not_core();
+    confine::hide()?;
+    let stream = io::stdin().as_fd().try_clone_to_owned().map(UnixStream::from).map_err(Error::NotFromRun)?;
+    stream.peer_addr().map_err(Error::NotFromRun)?;
+    let mut conn = Conn::new(stream, QUESTION, MAX);
+    let (question, mut descriptors) = conn.receive_with_descriptors::<Renew>()?;
+    confine::enter(&[])?;
+    let none = || Error::NotFromRun(io::ErrorKind::InvalidInput.into());
+    let token = Secret::from_descriptor(descriptors.pop().ok_or_else(none)?)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Error::Io)?;
+    let outcome = runtime.block_on(async {
+        let asked = tokio::time::timeout(PATIENCE, ask(&question, &token)).await;
+        let late = |_| Err(format!("it does not answer within {} seconds", PATIENCE.as_secs()).into());
+        asked.unwrap_or_else(late)
+    });
+    // Threads that wait for a name end with the process.
+    runtime.shutdown_background();
+    match outcome.and_then(|answer| Ok(taken(answer)?)) {
+        Ok((expires_in, tokens)) => {
+            let beside: Vec<_> = tokens.iter().map(AsFd::as_fd).collect();
+            conn.send_with_descriptors(&Outcome::Renewed { expires_in }, &beside)?;
+        }
+        Err(Failure { why, was_sent }) => conn.send(&Outcome::Failed { why, was_sent })?,
+    }
+    Ok(())
+}
+
+async fn ask(question: &Renew, token: &Secret) -> Result<Answer, Failure> {
+    let client = upstream::client().map_err(|error| error.to_string())?;
+    let kind = if question.json { "application/json" } else { "application/x-www-form-urlencoded" };
+    let request = client
+        .post(&question.url)
+        .header(CONTENT_TYPE, kind)
+        .header(ACCEPT, "application/json")
+        .body(body(question, token));
+    let response = request.send().await.map_err(|error| {
+        let why = format!("it cannot be reached: {}", root(&error));
+        // Without a connection nothing was sent.
+        Failure { why, was_sent: !error.is_connect() }
+    })?;
+    let status = response.status();
+    if !status.is_success() {
+        return Err(refused(status, &Zeroizing::new(beginning(response).await)).into());
+    }
+    Ok(understood(&whole(response).await?)?)
+}
+
+/// All of an answer: half of one is none.
+async fn whole(mut response: Response) -> Result<Zeroizing<Vec<u8>>, String> {
+    // Room for most of them at once: a vector that grows leaves copies behind.
+    let mut body = Zeroizing::new(Vec::with_capacity(64 << 10));
+    while let Some(chunk) =
+        response.chunk().await.map_err(|error| format!("its answer breaks off: {}", root(&error)))?
+    {
+        if body.len() + chunk.len() > MAX_ANSWER {
+            return Err(format!("its answer has more than {MAX_ANSWER} bytes"));
+        }
+        body.extend_from_slice(&chunk);
+    }
+    Ok(body)
+}
+
+/// Reads an answer. What it says is not shown: it may hold a token.
+fn understood(text: &[u8]) -> Result<Answer, String> {
+    let keys: HashMap<String, &RawValue> =
+        serde_json::from_slice(text).map_err(|_| "its answer is not that of a token endpoint".to_owned())?;
+    let token = |key: &str| {
+        let text = serde_json::from_str::<String>(keys.get(key)?.get()).ok().map(Zeroizing::new)?;
+        Secret::checked(&text).ok()
+    };
+    let seconds = keys.get("expires_in").and_then(|value| serde_json::from_str::<f64>(value.get()).ok());
+    Ok(Answer {
+        access: token("access_token").ok_or("its answer holds no token that can be used")?,
+        refresh: token("refresh_token"),
+        // In this range the cast cuts the fraction off, and nothing else.
+        expires_in: seconds
+            .filter(|seconds| (0.0..=MAX_LIFE).contains(seconds))
+            .map(|seconds| seconds as u64),
+    })
+}
+
+/// The request's body.
+fn body(Renew { client, json, .. }: &Renew, token: &Secret) -> String {
+    if *json {
+        let body = serde_json::json!({"grant_type": "refresh_token", "refresh_token": token.expose(), "client_id": client});
+        return body.to_string();
+    }
+    let [token, client] = [token.expose(), client].map(|text| utf8_percent_encode(text, NON_ALPHANUMERIC));
+    format!("grant_type=refresh_token&refresh_token={token}&client_id={client}")
+}
+
+/// Why the endpoint refused: its status, and the error's name if it is one of the RFC's kind.
+fn refused(status: StatusCode, text: &[u8]) -> String {
+    let code = serde_json::from_slice::<Refusal>(text).ok().map(|refusal| refusal.error).filter(|code| {
+        code.len() <= MAX_CODE && code.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_')
+    });
+    let code = code.map(|code| format!(" ({code})")).unwrap_or_default();
+    format!("the token endpoint answers {}{code}", status.as_u16())
+}
+
+/// The tokens of an answer, as descriptors.
+fn taken(answer: Answer) -> Result<(Option<u64>, Vec<OwnedFd>), String> {
+    let Answer { access, refresh, expires_in } = answer;
+    let access = access.pipe().map_err(|_| "its answer holds no token that can be used".to_owned())?;
+    // One that is too long for a credential is none.
+    let refresh = refresh.and_then(|token| token.pipe().ok());
+    Ok((expires_in, [Some(access), refresh].into_iter().flatten().collect()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_question_is_the_rfc_s_form_or_json() {
+        let question = |json| Renew { url: String::new(), client: "a b".into(), json };
+        let token = Secret::from("r/+\"=".to_owned());
+        assert_eq!(
+            body(&question(false), &token),
+            "grant_type=refresh_token&refresh_token=r%2F%2B%22%3D&client_id=a%20b"
+        );
+        let json: serde_json::Value = serde_json::from_str(&body(&question(true), &token)).unwrap();
+        assert_eq!((&json["refresh_token"], &json["client_id"]), (&"r/+\"=".into(), &"a b".into()));
+    }
+
+    #[test]
+    fn only_an_error_s_name_is_repeated() {
+        let of = |text: &str| refused(StatusCode::BAD_REQUEST, text.as_bytes());
+        assert_eq!(of(r#"{"error":"invalid_grant"}"#), "the token endpoint answers 400 (invalid_grant)");
+        for text in ["", r#"{"error":"sk-ant-oat01-THE-TOKEN"}"#, r#"{"error":{"type":"x"}}"#] {
+            assert_eq!(of(text), "the token endpoint answers 400", "{text}");
+        }
+    }
+
+    fn of(text: &str) -> Result<(Option<u64>, usize), String> {
+        let (expires, tokens) = understood(text.as_bytes()).and_then(taken)?;
+        Ok((expires, tokens.len()))
+    }
+
+    #[test]
+    fn an_answer_without_a_usable_token_brings_none() {
+        assert_eq!(
+            of(r#"{"access_token":"a","refresh_token":"r","expires_in":60,"x":1}"#),
+            Ok((Some(60), 2))
+        );
+        assert_eq!(of(r#"{"access_token":"a"}"#), Ok((None, 1)));
+        let long = format!(r#"{{"access_token":"{}"}}"#, "x".repeat(20 << 10));
+        for text in
+            [r#"{"access_token":""}"#, r#"{"access_token":"a\nb"}"#, r#"{"access_token":7}"#, "{}", &long]
+        {
+            assert!(of(text).unwrap_err().contains("no token that can be used"), "{text}");
+        }
+        for text in ["", "<html>", "[]", r#"{"access_token":"a""#] {
+            assert!(of(text).unwrap_err().contains("not that of a token endpoint"), "{text}");
+        }
+    }
+
+    #[test]
+    fn nothing_beside_it_costs_an_access_token() {
+        for (seconds, expected) in [
+            ("3600", Some(3600)),
+            ("3599.9", Some(3599)),
+            ("0", Some(0)),
+            ("1e3", Some(1000)),
+            ("-1", None),
+            ("1e300", None),
+            ("1e999", None),
+            ("99999999999999999999999999", None),
+            ("\"3600\"", None),
+            ("null", None),
+            ("{\"a\":[]}", None),
+        ] {
+            let text = format!(r#"{{"expires_in":{seconds},"access_token":"a","refresh_token":"r"}}"#);
+            assert_eq!(of(&text), Ok((expected, 2)), "{text}");
+        }
+        let long = format!("\"{}\"", "x".repeat(20 << 10));
+        for refresh in ["\"\"", "\" \"", "null", "7", "\"a\\nb\"", "{}", &long] {
+            let text = format!(r#"{{"refresh_token":{refresh},"access_token":"a","expires_in":60}}"#);
+            assert_eq!(of(&text), Ok((Some(60), 1)), "{text}");
+        }
+        assert_eq!(
+            of(r#"{"access_token":"a","scope":1,"scope":2}"#),
+            Ok((None, 1)),
+            "a key that is there twice"
+        );
+    }
+}

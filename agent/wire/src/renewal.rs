@@ -1,0 +1,36 @@
+//! What `ringfence run` and the process that renews a login for it say to each other, over a stream socketpair: one
+//! question, one answer. Credentials are in descriptors beside them.
+
+use serde::{Deserialize, Serialize};
+
+/// Most bytes of either.
+pub const MAX: usize = 16 << 10;
+
+/// Renew a login; beside it the refresh token.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Renew {
+    /// The token endpoint.
+    pub url: String,
+    /// The agent's client id there.
+    pub client: String,
+    /// The endpoint takes JSON, where RFC 6749 has a form.
+    pub json: bool,
+}
+
+/// What came of it.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(tag = "came", rename_all = "snake_case")]
+pub enum Outcome {
+    /// A credential, beside this; behind it the next refresh token, where there is another.
+    Renewed {
+        /// In how many seconds the credential expires, where that was said.
+        expires_in: Option<u64>,
+    },
+    /// Nothing, and why, in words of ours.
+    Failed {
+        /// Why.
+        why: String,
+        /// The refresh token may have reached the endpoint.
+        was_sent: bool,
+    },
+}
