@@ -7,6 +7,8 @@
 
 mod login;
 
+pub use login::{Change, Login, Renewable, Renewal, Renewed};
+
 use nix::libc;
 use ringfence_redact::misplaced::{Name, shown};
 use std::{
@@ -65,6 +67,14 @@ impl Secret {
         bounded(fs::File::from(descriptor), "the credential", Error::Handover)
     }
 
+    /// A credential in a text.
+    ///
+    /// # Errors
+    /// [`Error`]: it is none.
+    pub fn checked(text: &str) -> Result<Self, Error> {
+        checked(text, "the text")
+    }
+
     /// The credential itself: for the header that carries it, and for finding it in what goes out.
     pub fn expose(&self) -> &str {
         &self.0[SCHEME.len()..]
@@ -117,14 +127,7 @@ pub enum Source {
     /// `api_key_command`: what a command prints.
     Command(Vec<String>),
     /// Of a kit: a file of JSON in which an agent keeps what its user logged in with.
-    Login {
-        /// The file, that only its owner can read.
-        path: PathBuf,
-        /// The credential's place, as a JSON pointer.
-        at: String,
-        /// That of the time when it expires, in milliseconds since 1970.
-        expires: Option<String>,
-    },
+    Login(Login),
 }
 
 /// Why a credential cannot be had. Never says what it is.
@@ -192,6 +195,14 @@ pub enum Error {
     /// A login that is over.
     #[error("the login in {} expired; start the agent once without Ringfence, and it is renewed", shown(&.0.display().to_string()))]
     Expired(PathBuf),
+    /// A login that is over, or was refused, and stays so.
+    #[error("the login in {} cannot be renewed: {why}; start the agent once without Ringfence, or log in again there", shown(&.path.display().to_string()))]
+    NotRenewed {
+        /// The file.
+        path: PathBuf,
+        /// Why, in words.
+        why: String,
+    },
     /// The command takes too long.
     #[error("{0} printed no credential within 30 seconds")]
     TimedOut(String),
@@ -215,7 +226,7 @@ impl Source {
             Self::File(path) => file(path),
             Self::Credential(name) => file(&credential(name)?),
             Self::Command(words) => COMMAND_RUNNER.get().map_or(command as Run, |run| *run)(words),
-            Self::Login { path, at, expires } => login::read(path, at, expires.as_deref()),
+            Self::Login(login) => login.read(),
         }
     }
 }
@@ -226,7 +237,7 @@ impl Source {
         match self {
             Self::File(path) => Some(path.clone()),
             Self::Credential(name) => credential(name).ok(),
-            Self::Login { path, .. } => Some(path.clone()),
+            Self::Login(login) => Some(login.path.clone()),
             Self::Value(_) | Self::Env(_) | Self::Command(_) => None,
         }
     }
@@ -240,7 +251,7 @@ impl Source {
             Self::Value(secret) => secret.pipe(),
             Self::File(path) => Ok(open(path)?.into()),
             Self::Credential(name) => Ok(open(&credential(name)?)?.into()),
-            Self::Env(_) | Self::Command(_) | Self::Login { .. } => Err(Error::NotAllowed),
+            Self::Env(_) | Self::Command(_) | Self::Login(_) => Err(Error::NotAllowed),
         }
     }
 }

@@ -6,7 +6,7 @@ use std::{
     borrow::Cow,
     collections::HashMap,
     io::Read as _,
-    path::Path,
+    path::PathBuf,
     time::{SystemTime, UNIX_EPOCH},
 };
 use zeroize::Zeroizing;
@@ -14,27 +14,155 @@ use zeroize::Zeroizing;
 /// Most bytes of such a file.
 const MAX_BYTES: u64 = 256 << 10;
 
-/// Reads the credential at a JSON pointer.
-pub(crate) fn read(path: &Path, at: &str, expires: Option<&str>) -> Result<Secret, Error> {
-    let io = |source| Error::File(path.to_owned(), source);
-    // Room for all of it at once: a string that grows leaves copies behind.
-    let mut text = Zeroizing::new(String::with_capacity(MAX_BYTES as usize + 2));
-    open(path)?.take(MAX_BYTES + 1).read_to_string(&mut text).map_err(io)?;
-    if text.len() as u64 > MAX_BYTES {
-        return Err(Error::TooLong(shown(&path.display().to_string()).to_string()));
+/// A login of the user's: a credential in a file of JSON, that only its owner can read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Login {
+    /// The file.
+    pub path: PathBuf,
+    /// The credential's place, as a JSON pointer (RFC 6901).
+    pub at: String,
+    /// That of the time when it expires, in milliseconds since 1970.
+    pub expires: Option<String>,
+    /// How it is renewed, if it can be.
+    pub renewal: Option<Renewal>,
+}
+
+/// How a login is renewed: RFC 6749, section 6, for a client without a secret.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Renewal {
+    /// The token endpoint: https.
+    pub url: String,
+    /// What the agent calls itself there.
+    pub client: String,
+    /// The refresh token's place in the login's file, as a JSON pointer.
+    pub at: String,
+    /// The endpoint takes JSON, where the RFC has a form.
+    pub json: bool,
+    /// Directories that the agent itself makes for as long as it renews: whoever makes one is alone.
+    pub locks: Vec<PathBuf>,
+    /// One that it makes for as long as it writes the file.
+    pub write_lock: Option<PathBuf>,
+}
+
+/// What a token endpoint gave.
+#[derive(Debug)]
+pub struct Renewed {
+    /// The credential.
+    pub access: Secret,
+    /// The next refresh token, where it is another.
+    pub refresh: Option<Secret>,
+    /// When the credential expires, in milliseconds since 1970.
+    pub expires: u64,
+}
+
+/// What a login is renewed with.
+#[derive(Debug)]
+pub struct Renewable {
+    /// The refresh token.
+    pub token: Secret,
+    /// The whole file, as it was when the token was read.
+    pub text: Zeroizing<String>,
+}
+
+/// What a login's file becomes.
+#[derive(Debug)]
+pub struct Change {
+    /// The whole file, as it was when this was made.
+    pub before: Zeroizing<String>,
+    /// The whole file, as it is to be.
+    pub after: Zeroizing<String>,
+}
+
+impl Login {
+    /// The credential, unless it is over.
+    ///
+    /// # Errors
+    /// [`Error`]; [`Error::Expired`] where it is over.
+    pub fn read(&self) -> Result<Secret, Error> {
+        let text = self.text()?;
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
+        if let Some(time) = self.expires.as_ref().and_then(|expires| find::<u64>(&text, expires))
+            && u128::from(time) <= now
+        {
+            return Err(Error::Expired(self.path.clone()));
+        }
+        self.secret(&text, &self.at)
     }
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
-    if let Some(time) = expires.and_then(|expires| find::<u64>(&text, expires))
-        && u128::from(time) <= now
-    {
-        return Err(Error::Expired(path.to_owned()));
+
+    /// The credential, also one that is over.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn credential(&self) -> Result<Secret, Error> {
+        self.secret(&self.text()?, &self.at)
     }
-    let none = || Error::NoLogin { path: path.to_owned(), at: at.to_owned() };
-    let found: Text<'_> = find(&text, at).ok_or_else(none)?;
-    if found.0.is_empty() {
-        return Err(none());
+
+    /// What it is renewed with. `None`: nothing says how it is renewed.
+    ///
+    /// # Errors
+    /// [`Error`]; [`Error::NoLogin`]: the file has no texts at the places of its credential and of its refresh token, and what comes
+    /// in their place could not be kept.
+    pub fn renewable(&self) -> Result<Option<Renewable>, Error> {
+        let Some(renewal) = &self.renewal else { return Ok(None) };
+        let text = self.text()?;
+        self.secret(&text, &self.at)?;
+        Ok(Some(Renewable { token: self.secret(&text, &renewal.at)?, text }))
     }
-    checked(&found.0, &shown(&path.display().to_string()))
+
+    /// Whether the file has exactly this text.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn has(&self, text: &str) -> Result<bool, Error> {
+        Ok(*self.text()? == *text)
+    }
+
+    /// The file with what came for the refresh token `sent`, and all else as it was, byte for byte. `None`: the file has another
+    /// refresh token by now, or none, and is whoever's who wrote that.
+    ///
+    /// # Errors
+    /// [`Error`]; [`Error::NoLogin`]: the file has no place for the credential any more.
+    pub fn renewed(&self, sent: &Secret, new: &Renewed) -> Result<Option<Change>, Error> {
+        let before = self.text()?;
+        let Some(renewal) = &self.renewal else { return Ok(None) };
+        if !self.secret(&before, &renewal.at).is_ok_and(|there| there == *sent) {
+            return Ok(None);
+        }
+        let mut text = before.clone();
+        let refresh = new.refresh.as_ref().map(|token| (&renewal.at, token));
+        for (at, secret) in [(&self.at, &new.access)].into_iter().chain(refresh) {
+            text = replaced(&text, at, &quoted(secret)).ok_or_else(|| self.none(at))?;
+        }
+        // Only a number gives way: nobody knows what else would mean there.
+        let expires = self.expires.as_ref().filter(|at| find::<u64>(&text, at).is_some());
+        if let Some(replaced) = expires.and_then(|at| replaced(&text, at, &new.expires.to_string())) {
+            text = replaced;
+        }
+        Ok(Some(Change { before, after: text }))
+    }
+
+    fn text(&self) -> Result<Zeroizing<String>, Error> {
+        let io = |source| Error::File(self.path.clone(), source);
+        // Room for all of it at once: a string that grows leaves copies behind.
+        let mut text = Zeroizing::new(String::with_capacity(MAX_BYTES as usize + 2));
+        open(&self.path)?.take(MAX_BYTES + 1).read_to_string(&mut text).map_err(io)?;
+        if text.len() as u64 > MAX_BYTES {
+            return Err(Error::TooLong(shown(&self.path.display().to_string()).to_string()));
+        }
+        Ok(text)
+    }
+
+    fn secret(&self, text: &str, at: &str) -> Result<Secret, Error> {
+        let found: Text<'_> = find(text, at).ok_or_else(|| self.none(at))?;
+        if found.0.is_empty() {
+            return Err(self.none(at));
+        }
+        checked(&found.0, &shown(&self.path.display().to_string()))
+    }
+
+    fn none(&self, at: &str) -> Error {
+        Error::NoLogin { path: self.path.clone(), at: at.to_owned() }
+    }
 }
 
 /// A text, borrowed from the file's unless something in it is escaped; no credential has anything to escape.
@@ -43,13 +171,46 @@ struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 
 /// What is at a JSON pointer, if it is of that type. Nothing on the way is copied.
 fn find<'a, T: serde::Deserialize<'a>>(text: &'a str, pointer: &str) -> Option<T> {
+    serde_json::from_str(part(text, pointer)?).ok()
+}
+
+/// The part of a JSON text that a pointer names.
+fn part<'a>(text: &'a str, pointer: &str) -> Option<&'a str> {
     let mut rest: &'a str = text;
     for key in pointer.strip_prefix('/')?.split('/') {
         let key = key.replace("~1", "/").replace("~0", "~");
         let object: HashMap<Cow<'a, str>, &'a RawValue> = serde_json::from_str(rest).ok()?;
         rest = object.get(key.as_str())?.get();
     }
-    serde_json::from_str(rest).ok()
+    Some(rest)
+}
+
+/// The text with `value` in place of what a pointer names.
+fn replaced(text: &str, pointer: &str, value: &str) -> Option<Zeroizing<String>> {
+    let old = part(text, pointer)?;
+    // A part of the very text, so the difference of addresses is its place there.
+    let start = (old.as_ptr() as usize).checked_sub(text.as_ptr() as usize)?;
+    let (before, after) = (text.get(..start)?, text.get(start + old.len()..)?);
+    let mut whole = Zeroizing::new(String::with_capacity(before.len() + value.len() + after.len()));
+    for part in [before, value, after] {
+        whole.push_str(part);
+    }
+    Some(whole)
+}
+
+/// A credential as JSON: printable ASCII.
+fn quoted(secret: &Secret) -> Zeroizing<String> {
+    let text = secret.expose();
+    let mut quoted = Zeroizing::new(String::with_capacity(2 * text.len() + 2));
+    quoted.push('"');
+    for character in text.chars() {
+        if matches!(character, '"' | '\\') {
+            quoted.push('\\');
+        }
+        quoted.push(character);
+    }
+    quoted.push('"');
+    quoted
 }
 
 #[cfg(test)]
@@ -57,12 +218,25 @@ mod tests {
     use super::*;
     use std::{fs, os::unix::fs::PermissionsExt as _};
 
+    fn of(path: PathBuf, expires: Option<&str>) -> Login {
+        let renewal = Renewal {
+            url: "https://example.org/token".into(),
+            client: "me".into(),
+            at: "/oauth/refresh".into(),
+            json: false,
+            locks: Vec::new(),
+            write_lock: None,
+        };
+        let expires = expires.map(str::to_owned);
+        Login { path, at: "/oauth/access".into(), expires, renewal: Some(renewal) }
+    }
+
     fn login(text: &str, expires: Option<&str>) -> Result<Secret, Error> {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("login.json");
         fs::write(&path, text).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
-        read(&path, "/oauth/access", expires)
+        of(path, expires).read()
     }
 
     #[test]
@@ -87,10 +261,85 @@ mod tests {
     fn one_that_others_may_read_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("login.json");
-        fs::write(&path, r#"{"a":"b"}"#).unwrap();
+        fs::write(&path, r#"{"oauth":{"access":"b"}}"#).unwrap();
+        let login = of(path.clone(), None);
         fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
-        assert!(matches!(read(&path, "/a", None), Err(Error::Exposed { .. })));
+        assert!(matches!(login.read(), Err(Error::Exposed { .. })));
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
-        assert_eq!(read(&path, "/a", None).unwrap().expose(), "b");
+        assert_eq!(login.read().unwrap().expose(), "b");
+    }
+
+    #[test]
+    fn a_renewal_changes_what_it_brought_and_nothing_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("login.json");
+        let before = "{ \"oauth\": {\n\t\"refresh\":\"old-r\", \"expires\": 1000,\n \"access\":\"old-a\", \"scopes\":[\"a\"]}, \"z\":\"\u{fc}\" }\n";
+        fs::write(&path, before).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+        let login = of(path.clone(), Some("/oauth/expires"));
+        assert!(matches!(login.read(), Err(Error::Expired(_))));
+        let renewable = login.renewable().unwrap().unwrap();
+        assert_eq!((renewable.token.expose(), renewable.text.as_str()), ("old-r", before));
+        let secret = |text: &str| Secret::from(text.to_owned());
+        let new = |access: &str, refresh: Option<&str>, expires| Renewed {
+            access: secret(access),
+            refresh: refresh.map(secret),
+            expires,
+        };
+        let far = 4_000_000_000_000;
+        let old = secret("old-r");
+        let renewed = login.renewed(&old, &new("new \"a\" \\", Some("new-r"), far)).unwrap().unwrap();
+        let expected = before
+            .replace("old-r", "new-r")
+            .replace("old-a", r#"new \"a\" \\"#)
+            .replace("1000", "4000000000000");
+        assert_eq!((renewed.before.as_str(), &*renewed.after), (before, &expected));
+        assert!(login.has(before).unwrap() && !login.has(&expected).unwrap());
+        fs::write(&path, &*renewed.after).unwrap();
+        assert_eq!(login.read().unwrap().expose(), "new \"a\" \\");
+        let kept = login.renewed(&secret("new-r"), &new("newest", None, far + 1)).unwrap().unwrap().after;
+        assert!(
+            kept.contains("new-r") && kept.contains("4000000000001") && kept.contains("newest"),
+            "{}",
+            *kept
+        );
+        // What was sent is not what is there any more: the file is another's.
+        assert!(login.renewed(&old, &new("newest", None, far)).unwrap().is_none());
+    }
+
+    #[test]
+    fn a_file_without_a_place_for_each_token_is_not_renewed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("login.json");
+        let put = |text: &str| {
+            fs::write(&path, text).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+        };
+        let login = of(path.clone(), Some("/oauth/expires"));
+        let sent = Secret::from("r".to_owned());
+        let new = Renewed { access: "b".to_owned().into(), refresh: Some("c".to_owned().into()), expires: 7 };
+        for oauth in [
+            r#"{"access":"a"}"#,
+            r#"{"refresh":"r"}"#,
+            r#"{"access":"a","refresh":7}"#,
+            r#"{"access":{},"refresh":"r"}"#,
+            r#"{"access":"a","refresh":""}"#,
+        ] {
+            put(&format!(r#"{{"oauth":{oauth}}}"#));
+            assert!(matches!(login.renewable(), Err(Error::NoLogin { .. })), "{oauth}");
+        }
+        put(r#"{"oauth":{"access":"a"}}"#);
+        assert!(login.renewed(&sent, &new).unwrap().is_none());
+        put(r#"{"oauth":{"refresh":"r"}}"#);
+        assert!(matches!(login.renewed(&sent, &new), Err(Error::NoLogin { .. })));
+        // A time that is no number stays.
+        for time in ["\"2030-01-01\"", "null", "1.5"] {
+            let text = |a: &str, r: &str| {
+                format!(r#"{{"oauth":{{"access":"{a}","refresh":"{r}","expires":{time}}}}}"#)
+            };
+            put(&text("a", "r"));
+            assert!(login.renewable().unwrap().is_some(), "the control");
+            assert_eq!(*login.renewed(&sent, &new).unwrap().unwrap().after, text("b", "c"));
+        }
     }
 }

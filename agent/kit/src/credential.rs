@@ -33,7 +33,7 @@ pub fn describe(places: &[Source]) -> Option<String> {
     let usable = places.iter().find(|place| place.read().is_ok())?;
     Some(match usable {
         Source::Env(name) => format!("the variable {name}"),
-        Source::Login { path, .. } => format!("the login in {}", path.display()),
+        Source::Login(login) => format!("the login in {}", login.path.display()),
         Source::Value(_) | Source::File(_) | Source::Credential(_) | Source::Command(_) => "there".to_owned(),
     })
 }
@@ -41,16 +41,16 @@ pub fn describe(places: &[Source]) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ringfence_credentials::Login;
     use std::{fs, os::unix::fs::PermissionsExt as _};
 
     #[test]
     fn the_first_that_is_there_is_used_and_what_cannot_be_used_is_said() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("login.json");
-        let login = |at: &str| Source::Login {
-            path: path.clone(),
-            at: at.to_owned(),
-            expires: Some("/expires".to_owned()),
+        let login = |at: &str| {
+            let expires = Some("/expires".to_owned());
+            Source::Login(Login { path: path.clone(), at: at.to_owned(), expires, renewal: None })
         };
         let absent = Source::Env("RINGFENCE_TEST_OF_NO_SUCH_VARIABLE".to_owned());
         assert_eq!(find(&[absent.clone(), login("/a")]), Err(vec![]), "neither is there");

@@ -7,8 +7,11 @@ use super::{
     problem::{At, Problem, Wrong},
     sections::Located,
 };
-use crate::agents::config::{ANY_MODEL, ProviderKind};
-use ringfence_credentials::Source;
+use crate::agents::{
+    config::{ANY_MODEL, ProviderKind},
+    registry,
+};
+use ringfence_credentials::{Login as LoginFile, Renewal, Source};
 use ringfence_redact::misplaced;
 use schemars::JsonSchema;
 use std::{
@@ -44,7 +47,7 @@ pub struct KitTable {
     pub models: Option<Vec<String>>,
     /// Where the credential is looked for on the host; the first that is there is used. The container gets a token in its place.
     #[schemars(with = "Option<Vec<Place>>")]
-    pub credentials: Option<Vec<Source>>,
+    pub credentials: Option<Located<Vec<Source>>>,
     /// How a person who has none gets one, in a sentence.
     pub login: Option<String>,
     /// The directory in which the agent keeps its settings and sessions: a path below `${HOME}/`. It is made where it is missing;
@@ -118,6 +121,26 @@ struct Login {
     at: String,
     /// The place of the time when it expires, in milliseconds since 1970.
     expires: Option<String>,
+    /// How it is renewed when it is over or refused. The file is written anew then, as the agent itself would.
+    renew: Option<Renew>,
+}
+
+#[derive(JsonSchema)]
+#[schemars(deny_unknown_fields)]
+#[expect(dead_code, reason = "only the schema is used")]
+struct Renew {
+    /// The token endpoint (RFC 6749, section 6): `https`.
+    url: String,
+    /// The agent's client id there.
+    client: String,
+    /// The refresh token's place in the file, as a JSON pointer.
+    at: String,
+    /// The endpoint takes JSON in place of the form that the RFC has. Default: false.
+    json: Option<bool>,
+    /// Directories that the agent itself makes for as long as it renews, so that no two do at once: paths from `/` or from `~/`.
+    locks: Option<Vec<String>>,
+    /// One that it makes for as long as it writes the file.
+    write_lock: Option<String>,
 }
 
 impl KitTable {
@@ -126,7 +149,7 @@ impl KitTable {
             at: at.or(parent.at),
             provider: keys.located("provider", Parser::text).or(parent.provider),
             models: keys.get("models", Parser::names).or(parent.models),
-            credentials: keys.get("credentials", Parser::credentials).or(parent.credentials),
+            credentials: keys.located("credentials", Parser::credentials).or(parent.credentials),
             login: keys.get("login", Parser::text).or(parent.login),
             state: keys.get("state", Parser::below_home).or(parent.state),
             files: keys.get("files", Parser::files).or(parent.files),
@@ -169,10 +192,12 @@ impl KitTable {
             problems.push(Problem::new(place, Wrong::Value { value: name, known }));
             return None;
         };
+        let (credentials, credentials_at) = credentials.map(|found| (found.value, found.at)).unzip();
         Some(Kit {
             provider,
             models: models.unwrap_or_else(|| vec![ANY_MODEL.to_owned()]),
             credentials: credentials.unwrap_or_default(),
+            credentials_at,
             login,
             state,
             files: files.unwrap_or_default(),
@@ -197,6 +222,8 @@ pub struct Kit {
     pub models: Vec<String>,
     /// Where its credential may be, the best first.
     pub credentials: Vec<Source>,
+    /// Where those are written, if any are.
+    pub credentials_at: Option<At>,
     /// How to get one.
     pub login: Option<String>,
     /// The agent's own directory, below the home of the user that it runs as.
@@ -225,6 +252,11 @@ pub struct Additions {
 }
 
 impl Kit {
+    /// Whether a login of it is renewed.
+    pub fn renews(&self) -> bool {
+        self.credentials.iter().any(|place| matches!(place, Source::Login(login) if login.renewal.is_some()))
+    }
+
     /// The kit for a run that ties tool calls to their processes.
     pub fn tying(&self) -> Self {
         let mut kit = self.clone();
@@ -288,15 +320,67 @@ impl Parser {
         let variable = keys.one_of(&[("env", Self::secret_variable), ("file", Self::login_file)])?;
         let at = keys.get("at", Self::pointer);
         let expires = keys.get("expires", Self::pointer);
+        let renewal = keys.get("renew", |parser, key, value| parser.keys(key, value, Self::renewal)?);
         match variable.value {
-            Source::Login { path, .. } => Some(Source::Login { path, at: at.unwrap_or_default(), expires }),
+            Source::Login(login) => {
+                Some(Source::Login(LoginFile { at: at.unwrap_or_default(), expires, renewal, ..login }))
+            }
             other => Some(other),
+        }
+    }
+
+    fn renewal(keys: &mut Keys<'_>) -> Option<Renewal> {
+        let url = keys.get("url", Self::token_endpoint);
+        let client = keys.get("client", Self::filled);
+        let at = keys.get("at", Self::pointer);
+        let json = keys.get("json", Self::flag).unwrap_or(false);
+        let locks = keys.get("locks", Self::absolute_paths);
+        let write_lock = keys.get("write_lock", Self::absolute_path);
+        Some(Renewal {
+            url: url?,
+            client: client?,
+            at: at?,
+            json,
+            locks: locks.unwrap_or_default(),
+            write_lock,
+        })
+    }
+
+    fn token_endpoint(&mut self, path: &str, value: &Value<'_>) -> Option<String> {
+        let text = self.filled(path, value)?;
+        let address = registry::address(&text).and_then(|url| match url.scheme() {
+            "https" => Ok(()),
+            _ => Err("a refresh token goes over https only"),
+        });
+        if let Err(why) = address {
+            let url = misplaced::as_address(&text);
+            self.wrong(value.span().start, path, Wrong::Url { url, why });
+            return None;
+        }
+        Some(text)
+    }
+
+    fn absolute_paths(&mut self, path: &str, value: &Value<'_>) -> Option<Vec<PathBuf>> {
+        let DeValue::Array(paths) = value.get_ref() else {
+            self.mistyped(path, value, "a list of paths");
+            return None;
+        };
+        Some(paths.iter().filter_map(|one| self.absolute_path(path, one)).collect())
+    }
+
+    /// A path from `/`, or from `~/`.
+    fn absolute_path(&mut self, path: &str, value: &Value<'_>) -> Option<PathBuf> {
+        match self.secret_file(path, value)? {
+            Source::File(path) => Some(path),
+            _ => None,
         }
     }
 
     fn login_file(&mut self, path: &str, value: &Value<'_>) -> Option<Source> {
         match self.secret_file(path, value)? {
-            Source::File(path) => Some(Source::Login { path, at: String::new(), expires: None }),
+            Source::File(path) => {
+                Some(Source::Login(LoginFile { path, at: String::new(), expires: None, renewal: None }))
+            }
             other => Some(other),
         }
     }

@@ -122,6 +122,8 @@ pub enum Wrong {
     NoState,
     #[error("is not a JSON pointer")]
     NotAPointer,
+    #[error("renews a login, which only a profile of root's, of your own agents or of the binary may")]
+    RenewalElsewhere,
     #[error("would count each run by itself: a kit's runs have no day in common")]
     PerRun,
     #[error("cannot stand beside a [kit], whose model is served by `ringfence run`")]
@@ -209,6 +211,9 @@ impl Wrong {
             }
             Self::NoWorkdir(_) => "give one with --workdir".to_owned(),
             Self::NoLlm => "a profile without a model is not an agent's; for an agent add `[llm.NAME]`".to_owned(),
+            Self::RenewalElsewhere => {
+                "leave `renew` out, or move the profile to ~/.config/ringfence/agents: a refresh token goes where it says".to_owned()
+            }
             Self::PerRun => "leave it out; `turns_per_minute` holds for each run".to_owned(),
             Self::KitAndLlm => "keys of the kit's model go into [llm.NAME] of your registry, under the profile's name".to_owned(),
             Self::NoKit => "extend the profile `agent`, and see docs/coding-agents.md for what a [kit] says".to_owned(),

@@ -366,25 +366,34 @@ fn near<'a>(name: &str, known: impl Iterator<Item = &'a String>) -> Option<Strin
 }
 
 /// An address to which a credential may go: encrypted, or this host.
-fn url(located: &Located<String>, wrong: &mut Vec<Problem>) -> Option<Url> {
-    let why = match Url::parse(&located.value) {
-        Err(_) => "it is not a URL",
+///
+/// # Errors
+/// Why it may not, in words.
+pub(crate) fn address(text: &str) -> Result<Url, &'static str> {
+    match Url::parse(text) {
+        Err(_) => Err("it is not a URL"),
         Ok(url) if !url.username().is_empty() || url.password().is_some() => {
-            "a URL must not contain a credential, since logs show URLs"
+            Err("a URL must not contain a credential, since logs show URLs")
         }
-        Ok(url) if url.query().is_some() || url.fragment().is_some() => "it has a query or a fragment",
+        Ok(url) if url.query().is_some() || url.fragment().is_some() => Err("it has a query or a fragment"),
         Ok(url) => match url.scheme() {
-            "https" => return Some(url),
-            "http" if is_loopback(&url) => return Some(url),
-            "http" => {
-                "http is for loopback only, since it would send the credential over the network in the clear"
-            }
-            _ => "only https, and http on loopback, can be used",
+            "https" => Ok(url),
+            "http" if is_loopback(&url) => Ok(url),
+            "http" => Err(
+                "http is for loopback only, since it would send the credential over the network in the clear",
+            ),
+            _ => Err("only https, and http on loopback, can be used"),
         },
-    };
-    let url = misplaced::as_address(&located.value);
-    wrong.push(Problem::new(located.at.clone(), Wrong::Url { url, why }));
-    None
+    }
+}
+
+fn url(located: &Located<String>, wrong: &mut Vec<Problem>) -> Option<Url> {
+    address(&located.value)
+        .map_err(|why| {
+            let url = misplaced::as_address(&located.value);
+            wrong.push(Problem::new(located.at.clone(), Wrong::Url { url, why }));
+        })
+        .ok()
 }
 
 fn is_loopback(url: &Url) -> bool {

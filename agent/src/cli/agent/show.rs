@@ -123,8 +123,8 @@ fn from(source: &Source) -> String {
             format!("the file {}", printable(&misplaced::shown(&path.display().to_string())))
         }
         Source::Credential(name) => format!("systemd's credential {}", misplaced::Name(name)),
-        Source::Login { path, .. } => {
-            format!("the login in {}", printable(&misplaced::shown(&path.display().to_string())))
+        Source::Login(login) => {
+            format!("the login in {}", printable(&misplaced::shown(&login.path.display().to_string())))
         }
         // The command line may contain the credential.
         Source::Command(words) => format!("what {} prints", misplaced::Command(words)),
