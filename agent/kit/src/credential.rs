@@ -4,17 +4,23 @@ use ringfence_base::error::chain;
 use ringfence_credentials::{Error, Secret, Source};
 use std::io::ErrorKind;
 
-/// The first credential that is there, and where; none of those that are there can be used: why, of each.
-pub(crate) fn find(places: &[Source]) -> Result<(Source, Secret), Vec<String>> {
+/// The first credential that is there, and where; none of those that are there can be used: why, of each. `read` reads one.
+///
+/// # Errors
+/// Those of `read` that are the run's, and no place's.
+pub(crate) fn find<E>(
+    places: &[Source],
+    read: impl Fn(&Source) -> Result<Result<Secret, Error>, E>,
+) -> Result<Result<(Source, Secret), Vec<String>>, E> {
     let mut reasons = Vec::new();
     for place in places {
-        match place.read() {
-            Ok(secret) => return Ok((place.clone(), secret)),
+        match read(place)? {
+            Ok(secret) => return Ok(Ok((place.clone(), secret))),
             Err(error) if is_absent(&error) => {}
             Err(error) => reasons.push(chain(&error)),
         }
     }
-    Err(reasons)
+    Ok(Err(reasons))
 }
 
 /// Whether there is none at a place, which is no mistake.
@@ -30,7 +36,12 @@ fn is_absent(error: &Error) -> bool {
 
 /// The place of the credential that would be used, in words; none: there is none.
 pub fn describe(places: &[Source]) -> Option<String> {
-    let usable = places.iter().find(|place| place.read().is_ok())?;
+    let is_renewed = |place: &Source| matches!(place, Source::Login(login) if login.renewal.is_some());
+    let usable = places.iter().find(|place| match place.read() {
+        Ok(_) => true,
+        Err(Error::Expired(_)) => is_renewed(place),
+        Err(_) => false,
+    })?;
     Some(match usable {
         Source::Env(name) => format!("the variable {name}"),
         Source::Login(login) => format!("the login in {}", login.path.display()),
@@ -52,6 +63,7 @@ mod tests {
             let expires = Some("/expires".to_owned());
             Source::Login(Login { path: path.clone(), at: at.to_owned(), expires, renewal: None })
         };
+        let find = |places: &[Source]| super::find(places, |place| Ok::<_, ()>(place.read())).unwrap();
         let absent = Source::Env("RINGFENCE_TEST_OF_NO_SUCH_VARIABLE".to_owned());
         assert_eq!(find(&[absent.clone(), login("/a")]), Err(vec![]), "neither is there");
         fs::write(&path, r#"{"a":"first","b":"second","expires":1000}"#).unwrap();

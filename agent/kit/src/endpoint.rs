@@ -3,6 +3,7 @@
 
 use super::{
     Error, make,
+    renewal::Renewer,
     tie::{self, Tie},
 };
 use jiff::Zoned;
@@ -23,6 +24,7 @@ use ringfence_wire::{
 use serde_json::value::RawValue;
 use std::{
     fs,
+    hash::{BuildHasher as _, RandomState},
     net::{Shutdown, SocketAddr, UdpSocket},
     os::{
         fd::{AsFd, BorrowedFd, OwnedFd},
@@ -30,7 +32,7 @@ use std::{
     },
     path::{Path, PathBuf},
     sync::{
-        Arc,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
     thread,
@@ -54,6 +56,10 @@ pub struct Endpoint {
     config: Box<RawValue>,
     /// Where its credential is, to read it again.
     source: Option<Source>,
+    /// What renews it, if it is a login.
+    renewer: Arc<Renewer>,
+    /// Which credential the worker has.
+    given: Option<Fingerprint>,
     address: SocketAddr,
     /// The port stays the run's when its worker is gone, and is nobody else's for UDP.
     held: (Arc<OwnedFd>, UdpSocket),
@@ -70,6 +76,7 @@ impl Endpoint {
         config: &AgentConfig,
         home: &Home,
         credential: Option<(Source, Secret)>,
+        renewer: Arc<Renewer>,
     ) -> Result<Self, Error> {
         let agent = config.name.clone();
         let failed = |why: String| Error::Worker(agent.clone(), why);
@@ -91,6 +98,7 @@ impl Endpoint {
         listeners.push(listener.into());
         let (source, secret) = credential.unzip();
         let credentials = passed(secret.as_ref()).map_err(|error| Error::Credential(agent.clone(), error))?;
+        let given = secret.as_ref().map(Fingerprint::of);
         // Each has it in one place: the worker from here on.
         drop(secret);
         let config = worker::as_json(config).map_err(failed)?;
@@ -111,6 +119,8 @@ impl Endpoint {
             is_ending: Arc::default(),
             config,
             source,
+            renewer,
+            given,
             address,
             held: (Arc::new(held), beside),
             token: String::new(),
@@ -185,22 +195,28 @@ impl Endpoint {
     pub fn watch(&self) {
         let link = self.worker.as_ref().and_then(|worker| worker.socket().try_clone().ok());
         let Some(link) = link else { return };
+        let Ok(speaker) = link.try_clone() else { return };
         let (agent, is_ending) = (self.agent.clone(), Arc::clone(&self.is_ending));
-        let (config, source) = (self.config.clone(), self.source.clone());
+        let fresh = Arc::new(Fresh {
+            agent: agent.clone(),
+            link: speaker,
+            config: self.config.clone(),
+            source: self.source.clone(),
+            renewer: Arc::clone(&self.renewer),
+            given: Mutex::new(self.given.clone()),
+            speaking: Mutex::default(),
+            is_under_way: AtomicBool::new(false),
+            last: Mutex::default(),
+        });
         let watch = move || {
-            let mut renewed: Option<Instant> = None;
             let hear = |conn: &mut Conn, said: ToCore, beside: Vec<OwnedFd>| {
                 if let ToCore::CommandLine { number } = said {
-                    return conn.send(&ToWorker::Answer { number, answer: tie::command_line(beside) });
+                    let answer = tie::command_line(beside);
+                    let _turn = held(&fresh.speaking);
+                    return conn.send(&ToWorker::Answer { number, answer });
                 }
-                let is_due = renewed.is_none_or(|last| last.elapsed() >= RENEWAL);
-                if matches!(said, ToCore::KeyRefused) && is_due {
-                    renewed = Some(Instant::now());
-                    if let Err(why) = renew(conn, &config, source.as_ref()) {
-                        eprintln!(
-                            "ringfence: the credential of {agent}'s model was refused, and cannot be read again: {why}"
-                        );
-                    }
+                if matches!(said, ToCore::KeyRefused) {
+                    Fresh::begin(&fresh);
                 }
                 Ok(())
             };
@@ -224,6 +240,8 @@ impl Endpoint {
     fn stop(&mut self) {
         let Some(worker) = self.worker.take() else { return };
         self.is_ending.store(true, Ordering::Release);
+        // What comes of a renewal is written down first: a refresh token is good once.
+        self.renewer.end();
         // For the copy of whoever watches, too.
         let _ = worker.socket().shutdown(Shutdown::Both);
         let how = worker.finish(END);
@@ -245,20 +263,99 @@ impl Drop for Endpoint {
     }
 }
 
+/// Which credential that was, without having it.
+#[derive(Debug, Clone)]
+struct Fingerprint {
+    hasher: RandomState,
+    hash: u64,
+}
+
+impl Fingerprint {
+    fn of(secret: &Secret) -> Self {
+        let hasher = RandomState::new();
+        Self { hash: hasher.hash_one(secret.expose()), hasher }
+    }
+
+    fn is_of(&self, secret: &Secret) -> bool {
+        self.hasher.hash_one(secret.expose()) == self.hash
+    }
+}
+
 /// A credential as it is handed over.
 fn passed(secret: Option<&Secret>) -> Result<Credentials, secret::Error> {
     secret.map(|secret| Ok((CredentialOwner::Llm, secret.pipe()?))).into_iter().collect()
 }
 
-/// Reads the credential again, if there is one, and has the worker go on with it: it waits for an answer.
-fn renew(conn: &Conn, config: &RawValue, source: Option<&Source>) -> Result<(), String> {
-    let secret = source.map(Source::read).transpose().map_err(|error| chain(&error))?;
-    let credentials = passed(secret.as_ref()).map_err(|error| chain(&error))?;
-    let order = ToWorker::Replace(Replacement {
-        config: config.to_owned(),
-        credentials: worker::owners_of(&credentials),
-    });
-    worker::send_order(conn.stream(), &order, &[] as &[OwnedFd], &credentials).map_err(|error| chain(&error))
+fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Gives a worker fresh credentials while it is heard all the same.
+struct Fresh {
+    agent: String,
+    link: UnixStream,
+    config: Box<RawValue>,
+    source: Option<Source>,
+    renewer: Arc<Renewer>,
+    /// Which credential the worker has.
+    given: Mutex<Option<Fingerprint>>,
+    /// Held as long as the worker is told something: an order is more than one message.
+    speaking: Mutex<()>,
+    is_under_way: AtomicBool,
+    /// When it was given one last.
+    last: Mutex<Option<Instant>>,
+}
+
+impl Fresh {
+    /// Has a thread of its own do it, unless one does or did only now: a command, a person or a token endpoint may have to be asked.
+    fn begin(this: &Arc<Self>) {
+        let is_due = held(&this.last).is_none_or(|last| last.elapsed() >= RENEWAL);
+        if !is_due || this.is_under_way.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let own = Arc::clone(this);
+        let renew = move || {
+            if let Err(why) = own.renew() {
+                eprintln!("ringfence: the credential of {}'s model was refused: {why}", own.agent);
+            }
+            // From its end on: it may have taken long.
+            *held(&own.last) = Some(Instant::now());
+            own.is_under_way.store(false, Ordering::Release);
+        };
+        if thread::Builder::new().name("credential".into()).spawn(renew).is_err() {
+            this.is_under_way.store(false, Ordering::Release);
+        }
+    }
+
+    /// Reads the credential again, if there is one, and has the worker go on with it: it waits for an answer.
+    fn renew(&self) -> Result<(), String> {
+        let given = held(&self.given).clone();
+        let is_refused = |secret: &Secret| given.as_ref().is_some_and(|given| given.is_of(secret));
+        let read = self.source.as_ref().map(|source| self.renewer.after_refusal(source, &is_refused));
+        match read.transpose() {
+            Ok(secret) => self.hand_over(secret.as_ref()),
+            Err(error) => {
+                // With the one of before it waits no longer: its calls have the provider's refusal at once.
+                if let Some(Source::Login(login)) = &self.source
+                    && let Ok(secret) = login.credential()
+                {
+                    self.hand_over(Some(&secret))?;
+                }
+                Err(format!("it cannot be read again: {}", chain(&error)))
+            }
+        }
+    }
+
+    fn hand_over(&self, secret: Option<&Secret>) -> Result<(), String> {
+        let credentials = passed(secret).map_err(|error| chain(&error))?;
+        *held(&self.given) = secret.map(Fingerprint::of);
+        let order = ToWorker::Replace(Replacement {
+            config: self.config.clone(),
+            credentials: worker::owners_of(&credentials),
+        });
+        let _turn = held(&self.speaking);
+        worker::send_order(&self.link, &order, &[] as &[OwnedFd], &credentials).map_err(|error| chain(&error))
+    }
 }
 
 /// Hands a worker its setup and waits until it serves.

@@ -7,6 +7,10 @@
 //! | `endpoint` | the run's worker: its sockets, its directories, its end |
 //! | `tie` | what ties the run's tool calls to their processes |
 //! | `client` | the variables and arguments that lead the agent to it; the agent's own directory |
+//! | `renewal` | a login that is over is renewed |
+//! | `token_endpoint` | who is asked for that, by a process of its own |
+//! | `attempts` | when that was tried last |
+//! | `agent_lock` | nobody does so at once: the agent's own lock on its login |
 //! | `version` | which version of the agent this is |
 
 // A path may be somebody else's by the time it is used: files by descriptor (`ringfence-files`). Tests set their scenes.
@@ -14,10 +18,14 @@
 // Where nobody reads standard output any more (`| head`), `println!` panics.
 #![cfg_attr(not(test), deny(clippy::print_stdout))]
 
+mod agent_lock;
+mod attempts;
 mod client;
 mod credential;
 mod endpoint;
+mod renewal;
 mod tie;
+mod token_endpoint;
 mod version;
 
 pub use client::{Client, Runner};
@@ -27,21 +35,24 @@ pub use tie::{NoTie, Tie};
 pub use version::of as version;
 
 use nix::unistd::geteuid;
-use ringfence_credentials as secret;
+use renewal::Renewer;
+use ringfence_credentials::{self as secret, Source};
 use ringfence_files::{Dir, Others};
 use ringfence_policy::{
-    self as profile, Dirs, LoadErrors, Profile,
+    self as profile, Dirs, LoadErrors, Problem, Profile,
     agents::{
         home::Home,
         registry::{self, Given, Registry},
     },
     is_name,
     kit::Kit,
+    problem::Wrong,
 };
 use std::{
     ffi::OsStr,
     io,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 /// Why an agent's model cannot be served.
@@ -142,13 +153,31 @@ pub fn serve(profile: &Profile, kit: &Kit, given: Given, workdir: &Path) -> Resu
     let home = Home::from_env().ok_or(Error::NoHome)?;
     let registry = Registry::load(&home.registry()).map_err(Error::Config)?;
     let has_address = given.base_url.is_some() || registry.has_address(&profile.name);
+    require_known(profile, kit, workdir).map_err(Error::Config)?;
+    // One that the agent can write is the user's choice for a run, but no reason to spend a refresh token.
+    let is_written = |file: &Path| !profile::built_in::has(file) && is_in_reach(file, workdir);
+    let is_foreign = profile.sources.iter().any(|source| is_written(&source.file));
+    let renewer = Arc::new(Renewer::new(!has_address && !is_foreign));
+    let with = |source: &Source| {
+        let given = Given { credential: Some(source.clone()), ..given.clone() };
+        registry::of_kit(profile, &registry, given).map_err(Error::Config)
+    };
+    let read = |source: &Source| match source.read() {
+        Err(secret::Error::Expired(_)) if renewer.renews(source) => {
+            // Whatever else keeps the agent from running is found before a refresh token is spent.
+            require_out_of_reach(profile, source, workdir)?;
+            with(source)?;
+            Ok(renewer.at_start(source))
+        }
+        read => Ok(read),
+    };
     let named = given.credential.as_ref().or(registry.credential(&profile.name));
     let credential = match named {
         Some(source) => {
-            let secret = source.read().map_err(|error| Error::Credential(profile.name.clone(), error))?;
+            let secret = read(source)?.map_err(|error| Error::Credential(profile.name.clone(), error))?;
             Some((source.clone(), secret))
         }
-        None => match credential::find(&kit.credentials) {
+        None => match credential::find(&kit.credentials, read)? {
             Ok(found) => Some(found),
             // A server of one's own may want none.
             Err(reasons) if has_address && reasons.is_empty() => None,
@@ -158,11 +187,8 @@ pub fn serve(profile: &Profile, kit: &Kit, given: Given, workdir: &Path) -> Resu
             }
         },
     };
-    if let Some(file) = credential.as_ref().and_then(|(source, _)| source.file()) {
-        let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
-        if real(&file).starts_with(real(workdir)) {
-            return Err(Error::InReach { agent: profile.name.clone(), file, workdir: workdir.to_owned() });
-        }
+    if let Some((source, _)) = &credential {
+        require_out_of_reach(profile, source, workdir)?;
     }
     // Where it comes from is known; a worker is handed it beside its configuration.
     let given = Given { credential: credential.as_ref().map(|(source, _)| source.clone()), ..given };
@@ -172,17 +198,105 @@ pub fn serve(profile: &Profile, kit: &Kit, given: Given, workdir: &Path) -> Resu
     for notice in &config.notices {
         tracing::warn!("{notice}");
     }
-    Endpoint::start(&config, &home, credential)
+    Endpoint::start(&config, &home, credential, renewer)
+}
+
+fn real(path: &Path) -> PathBuf {
+    path.canonicalize().unwrap_or_else(|_| path.to_owned())
+}
+
+/// Whether it is where the agent works, by its name or by what that leads to.
+fn is_in_reach(path: &Path, workdir: &Path) -> bool {
+    let whole = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    real(path).starts_with(real(workdir)) || whole(path).starts_with(whole(workdir))
+}
+
+/// The agent may read what is in its working directory.
+fn require_out_of_reach(profile: &Profile, source: &Source, workdir: &Path) -> Result<(), Error> {
+    match source.file() {
+        Some(file) if is_in_reach(&file, workdir) => {
+            Err(Error::InReach { agent: profile.name.clone(), file, workdir: workdir.to_owned() })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A refresh token goes where the profile says: so that is one in the binary, of root's, or of the user's own agents, and none
+/// that came with a repository, or that an agent can write.
+fn require_known(profile: &Profile, kit: &Kit, workdir: &Path) -> Result<(), LoadErrors> {
+    let Some(at) = kit.credentials_at.as_ref().filter(|_| kit.renews()) else { return Ok(()) };
+    let Dirs { system, user } = Dirs::from_env();
+    let is_known = profile::built_in::has(&at.file) || is_own(&at.file, [Some(system), user], workdir);
+    if is_known {
+        return Ok(());
+    }
+    tracing::debug!("the profile {} renews a login, and is in {}", profile.name, at.file.display());
+    Err(Problem::new(at.clone(), Wrong::RenewalElsewhere).into())
+}
+
+/// Whether a profile's file is in one of these directories, which may have a link to it, and not where the agent works. For root,
+/// nobody else can change it.
+fn is_own(file: &Path, dirs: impl IntoIterator<Item = Option<PathBuf>>, workdir: &Path) -> bool {
+    let Some(parent) = file.parent() else { return false };
+    let is_known = |dir: &PathBuf| file.starts_with(dir) && real(parent).starts_with(real(dir));
+    let is_roots =
+        || !geteuid().is_root() || ringfence_files::is_roots(file, Others::AddNames).unwrap_or(false);
+    let is_reached = is_in_reach(file, workdir) || is_in_reach(parent, workdir);
+    !is_reached && dirs.into_iter().flatten().any(|dir| is_known(&dir)) && is_roots()
 }
 
 /// A directory that is ours, made where it is missing.
 fn make(dir: &Path) -> Result<Dir, Error> {
     let error = |error| Error::Dir(dir.to_owned(), error);
-    let made = Dir::make_private(dir).map_err(error)?;
-    // Where sudo keeps a user's HOME, that user could put another one in its place.
-    if geteuid().is_root() && !ringfence_files::is_roots(dir, Others::AddNames).map_err(error)? {
+    let require_roots = |path: &Path| {
+        // Where sudo keeps a user's HOME, that user could put another one in its place.
+        let is_ours = !geteuid().is_root() || ringfence_files::is_roots(path, Others::AddNames)?;
         let why = "others than root can change what is on the way there; set HOME to root's";
-        return Err(error(io::Error::new(io::ErrorKind::PermissionDenied, why)));
+        if is_ours { Ok(()) } else { Err(io::Error::new(io::ErrorKind::PermissionDenied, why)) }
+    };
+    // Nothing is made on a way that is another's: what is there of it, first.
+    for there in dir.ancestors() {
+        match require_roots(there) {
+            Err(why) if why.kind() == io::ErrorKind::NotFound => {}
+            looked => {
+                looked.map_err(error)?;
+                break;
+            }
+        }
     }
+    let made = Dir::make_private(dir).map_err(error)?;
+    require_roots(dir).map_err(error)?;
     Ok(made)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{fs, os::unix::fs::symlink};
+
+    #[test]
+    fn a_profile_is_the_user_s_own_unless_the_agent_works_where_it_is() {
+        let root = tempfile::tempdir().unwrap();
+        let path = |name: &str| root.path().join(name);
+        for dir in ["home/agents", "home/src", "dotfiles"] {
+            fs::create_dir_all(path(dir)).unwrap();
+        }
+        for file in ["home/agents/a.toml", "home/src/a.toml", "dotfiles/b.toml"] {
+            fs::write(path(file), "").unwrap();
+        }
+        symlink(path("dotfiles/b.toml"), path("home/agents/b.toml")).unwrap();
+        symlink(path("home/agents"), path("home/src/agents")).unwrap();
+        let is_own = |file: &str, workdir: &str| {
+            is_own(&path(file), [Some(path("nowhere")), Some(path("home/agents"))], &path(workdir))
+        };
+        assert!(is_own("home/agents/a.toml", "home/src") && is_own("home/agents/b.toml", "home/src"));
+        // Not in those directories.
+        assert!(!is_own("home/src/a.toml", "home/agents") && !is_own("dotfiles/b.toml", "home/src"));
+        assert!(!is_own("home/agents/../src/a.toml", "nowhere"));
+        // In the working directory, or below it.
+        assert!(!is_own("home/agents/a.toml", "home") && !is_own("home/agents/a.toml", "home/agents"));
+        assert!(!is_own("home/agents/b.toml", "dotfiles"));
+        // Who works there can lead that name elsewhere.
+        assert!(!is_own("home/src/agents/a.toml", "home/src"));
+    }
 }
