@@ -1,5 +1,7 @@
 //! Agents that Ringfence knows: their model is served by the run, and the credential stays on the host.
 
+mod renewal;
+
 use super::*;
 use serde_json::Value;
 use std::{

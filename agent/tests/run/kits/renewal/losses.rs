@@ -1,0 +1,270 @@
+//! What could lose a login: either its refresh token is not sent, or what comes for it is kept.
+
+use super::*;
+use nix::{
+    sys::signal::{Signal, kill, killpg},
+    unistd::Pid,
+};
+use std::sync::Mutex;
+
+/// A vendor whose token endpoint answers as [`rotating`] does, once it is let.
+fn waiting() -> (Vendor, mpsc::Sender<()>) {
+    let ((let_it, let_go), answer) = (mpsc::channel(), rotating());
+    let let_go = Mutex::new(let_go);
+    let vendor = Vendor::new(move |question| {
+        // A test that failed lets nothing go.
+        let _ = let_go.lock().unwrap().recv_timeout(LIMIT);
+        answer(question)
+    });
+    (vendor, let_it)
+}
+
+fn started(mut command: Command) -> Child {
+    // A group of its own, so that a signal to it reaches nobody else.
+    command.process_group(0).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+#[test]
+fn one_that_cannot_be_renewed_is_said_and_left_as_it_is() {
+    let answers = [
+        (
+            http("400 Bad Request", r#"{"error":"invalid_grant","error_description":"r-0"}"#),
+            "400 (invalid_grant)",
+        ),
+        (http("401 Unauthorized", ""), "answers 401"),
+        (http("500 Internal Server Error", "sorry"), "answers 500"),
+        (
+            b"HTTP/1.1 307 There\r\nlocation: https://elsewhere.example/\r\ncontent-length: 0\r\n\r\n"
+                .to_vec(),
+            "answers 307",
+        ),
+        (http("200 OK", r#"{"access_token":""}"#), "no token that can be used"),
+        (http("200 OK", "<html>"), "not that of a token endpoint"),
+        (
+            b"HTTP/1.1 200 OK\r\ncontent-length: 900\r\n\r\n{\"access_token\":\"sk-fresh\",".to_vec(),
+            "breaks off",
+        ),
+        (Vec::new(), "cannot be reached"),
+    ];
+    for (answer, why) in answers {
+        let (bad, fake) = (Vendor::new(move |_| answer.clone()), Fake::renewing("", OVER));
+        let said = refused(&fake.run(&bad).output().unwrap());
+        assert!(said.contains("cannot be renewed") && said.contains(why) && !said.contains("r-0"), "{said}");
+        assert_eq!((fake.login_file().as_str(), bad.questions(), bad.keys().len()), (OVER, 1, 0), "{why}");
+        // Nor is it asked again only now, and what was the matter is said again.
+        let said = refused(&fake.run(&bad).output().unwrap());
+        assert!(said.contains(why) && said.contains("is not again"), "{said}");
+        assert_eq!(bad.questions(), 0, "{why}");
+        fake.has_nothing_left();
+        // The control: later, with an endpoint that gives one.
+        fake.forget();
+        let good = Vendor::new(rotating());
+        succeeds(&fake.run(&good).output().unwrap());
+        assert_eq!((good.questions(), good.keys()), (1, vec!["sk-fresh-1".to_owned()]), "{why}");
+    }
+}
+
+#[test]
+fn an_endpoint_that_could_not_be_connected_to_is_asked_again_at_once() {
+    let (vendor, fake) = (Vendor::new(rotating()), Fake::renewing("", OVER));
+    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let offline = fake.run(&vendor).env("HTTPS_PROXY", format!("http://{nobody}")).output().unwrap();
+    let said = refused(&offline);
+    assert!(said.contains("cannot be reached"), "{said}");
+    assert_eq!(fake.login_file(), OVER);
+    fake.has_nothing_left();
+    succeeds(&fake.run(&vendor).output().unwrap());
+    assert_eq!((vendor.questions(), vendor.keys()), (1, vec!["sk-fresh-1".to_owned()]));
+}
+
+#[test]
+fn where_its_file_cannot_be_written_nobody_is_asked() {
+    let (vendor, fake) = (Vendor::new(rotating()), Fake::renewing("", OVER));
+    // What is beside it for a moment would have too long a name.
+    let long = "x".repeat(250);
+    fake.host.profile("long", &fake.renewing_profile(&long, ""));
+    fs::rename(fake.host.path("login.json"), fake.host.path(&long)).unwrap();
+    let run = |profile: &str| vendor.reached_by(fake.command(&["--profile", profile, &fake.agent()]));
+    let said = refused(&run("long").output().unwrap());
+    assert!(said.contains("cannot be written"), "{said}");
+    assert_eq!((fs::read_to_string(fake.host.path(&long)).unwrap().as_str(), vendor.questions()), (OVER, 0));
+    fs::rename(fake.host.path(&long), fake.host.path("login.json")).unwrap();
+    // No file may have more than 8 KiB, as on a disk that is full soon: it itself fits, what comes may not.
+    let full = run("renewing");
+    let mut limited = Command::new("bash");
+    limited.arg("-c").arg("trap '' XFSZ; ulimit -f 8; exec \"$0\" \"$@\"");
+    limited.arg(full.get_program()).args(full.get_args()).current_dir(fake.host.path("work"));
+    for (name, value) in full.get_envs() {
+        match value {
+            Some(value) => limited.env(name, value),
+            None => limited.env_remove(name),
+        };
+    }
+    let said = refused(&limited.output().unwrap());
+    assert!(said.contains("cannot be written") && said.contains("too large"), "{said}");
+    // Where the agent's own lock cannot be made.
+    fs::write(fake.host.path("agent.lock"), "").unwrap();
+    let said = refused(&run("renewing").output().unwrap());
+    assert!(said.contains("cannot make") && said.contains("agent.lock"), "{said}");
+    fs::remove_file(fake.host.path("agent.lock")).unwrap();
+    // Nor a file that has no place for what comes.
+    for without in
+        [r#"{"oauth":{"access":"sk-old","expires":1000}}"#, r#"{"oauth":{"refresh":"r-0","expires":1000}}"#]
+    {
+        fake.login(without);
+        refused(&run("renewing").output().unwrap());
+        assert_eq!(fake.login_file(), without);
+    }
+    assert_eq!((vendor.questions(), vendor.keys().len()), (0, 0));
+    // The control.
+    fake.login(OVER);
+    succeeds(&run("renewing").output().unwrap());
+    assert_eq!((vendor.questions(), vendor.keys()), (1, vec!["sk-fresh-1".to_owned()]));
+    fake.has_nothing_left();
+}
+
+#[test]
+fn a_file_that_another_writes_meanwhile_is_left_alone() {
+    for (theirs, expected) in [
+        // A login of its own, or none.
+        (valid().replace("sk-old", "sk-fresh-theirs").replace("r-0", "r-theirs"), None),
+        (r#"{"oauth":{"access":"","refresh":"","expires":0}}"#.to_owned(), None),
+        // The control: what else is in the file has nothing to do with it.
+        (valid().replace("1.50", "{\"more\":2}"), Some("sk-fresh-1")),
+    ] {
+        let ((vendor, let_it), fake) = (waiting(), Fake::renewing("", OVER));
+        let run = started(fake.run(&vendor));
+        vendor.questions.recv_timeout(LIMIT).unwrap();
+        for lock in ["agent.lock", "agent.lock.old"] {
+            assert!(fake.host.path(lock).is_dir(), "the agent would not wait");
+        }
+        assert!(!fake.host.path("agent.lock.write").exists(), "the agent would wait to write");
+        fake.login(&theirs);
+        let_it.send(()).unwrap();
+        let output = run.wait_with_output().unwrap();
+        succeeds(&output);
+        match expected {
+            None => assert_eq!(fake.login_file(), theirs),
+            Some(access) => {
+                let now = fake.login_file();
+                assert!(now.contains(access) && now.contains("r-1") && now.contains("{\"more\":2}"), "{now}");
+            }
+        }
+        // The login that is there, or the one that came.
+        let key = if theirs.contains("theirs") { "sk-fresh-theirs" } else { "sk-fresh-1" };
+        assert_eq!(vendor.keys(), [key]);
+        fake.has_nothing_left();
+    }
+}
+
+#[test]
+fn an_agent_that_renews_it_at_the_same_time_is_waited_for() {
+    let (vendor, fake) = (Vendor::new(rotating()), Fake::renewing("", OVER));
+    for lock in ["agent.lock", "agent.lock.old"] {
+        fake.login(OVER);
+        let held = fake.host.path(lock);
+        fs::create_dir(&held).unwrap();
+        let run = started(fake.run(&vendor));
+        let waits = Instant::now() + LIMIT;
+        // It is at it once it has the lock of runs, which keeps its number.
+        let of_runs = fake.host.path("data/ringfence/state/.renewal/lock");
+        while fs::read_to_string(&of_runs).unwrap_or_default().trim() != run.id().to_string() {
+            assert!(Instant::now() < waits, "it does not begin");
+            thread::sleep(Duration::from_millis(5));
+        }
+        fake.login(&valid().replace("sk-old", "sk-fresh-theirs"));
+        fs::remove_dir(&held).unwrap();
+        succeeds(&run.wait_with_output().unwrap());
+        assert_eq!((vendor.questions(), vendor.keys()), (0, vec!["sk-fresh-theirs".to_owned()]), "{lock}");
+        fake.has_nothing_left();
+    }
+    // One that nobody holds any more is in nobody's way, and the control.
+    fake.login(OVER);
+    let dir = fake.host.path("agent.lock");
+    fs::create_dir(&dir).unwrap();
+    let long_ago = std::time::SystemTime::now() - Duration::from_secs(60);
+    fs::File::open(&dir).unwrap().set_modified(long_ago).unwrap();
+    succeeds(&fake.run(&vendor).output().unwrap());
+    assert_eq!((vendor.questions(), vendor.keys()), (1, vec!["sk-fresh-1".to_owned()]));
+    fake.has_nothing_left();
+}
+
+#[test]
+fn a_signal_while_it_is_renewed_waits_until_that_is_written() {
+    for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT] {
+        let ((vendor, let_it), fake) = (waiting(), Fake::renewing("", OVER));
+        let run = started(fake.run(&vendor));
+        vendor.questions.recv_timeout(LIMIT).unwrap();
+        // To the process that asks the endpoint, too.
+        killpg(Pid::from_raw(run.id().try_into().unwrap()), signal).unwrap();
+        let_it.send(()).unwrap();
+        let output = run.wait_with_output().unwrap();
+        assert_eq!(output.status.signal(), Some(signal as i32), "{}", stderr(&output));
+        assert!(fake.login_file().contains("r-1"), "{signal}: {}", fake.login_file());
+        assert_eq!((stdout(&output).as_str(), vendor.keys().len()), ("", 0), "the agent ran");
+        fake.has_nothing_left();
+        succeeds(&fake.run(&vendor).output().unwrap());
+        assert_eq!((vendor.questions(), vendor.keys()), (0, vec!["sk-fresh-1".to_owned()]));
+    }
+}
+
+#[test]
+fn a_run_that_ends_while_it_is_renewed_waits_until_that_is_written() {
+    let ((vendor, let_it), fake) = (waiting(), Fake::renewing("", &valid()));
+    // An agent that asks, and does not wait for its answer.
+    let asks =
+        String::from_utf8(AGENT.to_vec()).unwrap().replace("cat <&3", "echo agent $$; exec sleep 1000");
+    fake.host.executable("fake", asks.as_bytes());
+    let mut run = started(fake.run(&vendor));
+    let printed = BufReader::new(run.stdout.take().unwrap()).lines().map_while(Result::ok);
+    let pid = printed.into_iter().find_map(|line| Some(line.strip_prefix("agent ")?.to_owned())).unwrap();
+    vendor.questions.recv_timeout(LIMIT).unwrap();
+    // The launcher passes it on: the agent ends, and the launcher waits for the answer.
+    kill(Pid::from_raw(run.id().try_into().unwrap()), Signal::SIGTERM).unwrap();
+    let ends = Instant::now() + LIMIT;
+    while fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim() == "sleep") {
+        assert!(Instant::now() < ends, "the agent still runs");
+        thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(run.try_wait().unwrap(), None, "the launcher does not wait");
+    let_it.send(()).unwrap();
+    let output = run.wait_with_output().unwrap();
+    assert_eq!(super::super::super::status(&output), 143, "{}", stderr(&output));
+    assert!(fake.login_file().contains("r-1"), "{}", fake.login_file());
+    fake.has_nothing_left();
+}
+
+#[test]
+fn what_came_and_cannot_be_written_is_this_run_s_and_said() {
+    let ((vendor, let_it), fake) = (waiting(), Fake::renewing("", OVER));
+    let run = started(fake.run(&vendor));
+    vendor.questions.recv_timeout(LIMIT).unwrap();
+    // Others can read it by now: whoever wrote a token there would give it to them.
+    let mode =
+        |mode| fs::set_permissions(fake.host.path("login.json"), fs::Permissions::from_mode(mode)).unwrap();
+    mode(0o644);
+    let_it.send(()).unwrap();
+    let output = run.wait_with_output().unwrap();
+    succeeds(&output);
+    assert_eq!((vendor.keys(), fake.login_file().as_str()), (vec!["sk-fresh-1".to_owned()], OVER));
+    assert!(stderr(&output).contains("was renewed, but cannot be written there"), "{}", stderr(&output));
+    // The token in the file is none any more: it is not sent again.
+    mode(0o600);
+    let said = refused(&fake.run(&vendor).output().unwrap());
+    assert!(said.contains("what came could not be written"), "{said}");
+    assert_eq!(vendor.questions(), 0);
+    fake.has_nothing_left();
+}
+
+#[test]
+fn a_run_that_is_killed_while_it_is_renewed_leaves_the_file_and_tells_the_next_one() {
+    let ((vendor, let_it), fake) = (waiting(), Fake::renewing("", OVER));
+    let mut run = started(fake.run(&vendor));
+    vendor.questions.recv_timeout(LIMIT).unwrap();
+    run.kill().unwrap();
+    run.wait().unwrap();
+    let_it.send(()).unwrap();
+    let said = refused(&fake.run(&vendor).output().unwrap());
+    assert!(said.contains("it was begun, and not ended"), "{said}");
+    assert_eq!((fake.login_file().as_str(), vendor.questions(), vendor.keys().len()), (OVER, 0, 0));
+}
