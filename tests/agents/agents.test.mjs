@@ -172,7 +172,7 @@ echo over
     fs.copyFileSync("mcp-server.mjs", path.join(project.dir, "server.mjs"));
     // The interceptor runs in the agent's container, where the user's own record is not to be written.
     const server = { command: RINGFENCE, args: ["mcp", "--db", "calls.db", "--server-name", "words", "--", "node", "server.mjs"] };
-    const { files = {}, words = [] } = AGENTS[name].mcp(server);
+    const { files = {}, words = [] } = AGENTS[name].mcp({ words: server });
     for (const [file, content] of Object.entries(files)) project.write(file, JSON.stringify(content));
     project.provider.script = [{ call: "look_up", given: { word: "tulip" } }, { say: "It is a flower." }];
     const printed = succeeded(await project.run([...AGENTS[name].ask("what is a tulip?"), ...words]));

@@ -21,17 +21,17 @@ export const USER = process.env.RINGFENCE_AGENTS_USER;
 const packages = fs.realpathSync("node_modules");
 
 /**
- * Where each agent's program is in its package, how it is asked something without a terminal, and how it is told of an MCP
- * server: by files of the project, or by arguments.
+ * Where each agent's program is in its package, how it is asked something without a terminal, and how it is told of MCP
+ * servers: by files of the project, or by arguments.
  */
 export const AGENTS = {
   claude: {
     program: "@anthropic-ai/claude-code-linux-x64/claude",
     ask: (text) => ["-p", text, "--allowedTools", "Bash"],
     resume: (text) => ["--continue", "-p", text, "--allowedTools", "Bash"],
-    mcp: (server) => ({
-      files: { ".mcp.json": { mcpServers: { words: server } } },
-      words: ["--mcp-config", ".mcp.json", "--strict-mcp-config", "--allowedTools", "mcp__words__look_up"],
+    mcp: (servers) => ({
+      files: { ".mcp.json": { mcpServers: servers } },
+      words: ["--mcp-config", ".mcp.json", "--strict-mcp-config", "--allowedTools", ...Object.keys(servers).map((name) => `mcp__${name}__look_up`)],
     }),
   },
   codex: {
@@ -39,14 +39,16 @@ export const AGENTS = {
     // Its newest models run JavaScript that calls its shell; one that it does not know is given the shell itself.
     ask: (text) => ["exec", "-m", "gpt-5", "--skip-git-repo-check", text],
     resume: (text) => ["exec", "-m", "gpt-5", "--skip-git-repo-check", "resume", "--last", text],
-    mcp: ({ command, args }) => ({ words: ["-c", `mcp_servers.words={command=${JSON.stringify(command)},args=${JSON.stringify(args)}}`] }),
+    mcp: (servers) => ({
+      words: Object.entries(servers).flatMap(([name, { command, args }]) => ["-c", `mcp_servers.${name}={command=${JSON.stringify(command)},args=${JSON.stringify(args)}}`]),
+    }),
   },
   gemini: {
     program: "@google/gemini-cli/bundle/gemini.js",
     state: "gemini/.gemini",
     ask: (text) => ["-p", text, "--yolo"],
     resume: (text) => ["--resume", "latest", "-p", text, "--yolo"],
-    mcp: (server) => ({ files: { ".gemini/settings.json": { mcpServers: { words: server } } } }),
+    mcp: (servers) => ({ files: { ".gemini/settings.json": { mcpServers: servers } } }),
     // It starts itself again as its child, which does not hear of a SIGTERM.
     end: "SIGKILL",
   },
@@ -56,7 +58,10 @@ export const AGENTS = {
     options: ["--env", 'OPENCODE_PERMISSION={"external_directory":"allow"}'],
     ask: (text) => ["run", "--model", "anthropic/claude-sonnet-4-5", text],
     resume: (text) => ["run", "--continue", "--model", "anthropic/claude-sonnet-4-5", text],
-    mcp: ({ command, args }) => ({ files: { "opencode.json": { mcp: { words: { type: "local", command: [command, ...args] } } } } }),
+    mcp: (servers) => {
+      const local = Object.entries(servers).map(([name, { command, args }]) => [name, { type: "local", command: [command, ...args] }]);
+      return { files: { "opencode.json": { mcp: Object.fromEntries(local) } } };
+    },
   },
 };
 
@@ -154,6 +159,25 @@ export class Project {
     return this.run(AGENTS[this.name].ask(text));
   }
 
+  /** How it is asked something. */
+  words(text) {
+    return AGENTS[this.name].ask(text);
+  }
+
+  /** The signal that ends it. */
+  get end() {
+    return AGENTS[this.name].end ?? "SIGINT";
+  }
+
+  /** The profile of its events. */
+  get profile() {
+    return this.name;
+  }
+
+  stop() {
+    this.provider.stop();
+  }
+
   logged() {
     const logs = path.join(this.data, "ringfence/logs");
     const runs = fs.readdirSync(logs).map((run) => path.join(logs, run, "http.ndjson"));
@@ -162,7 +186,7 @@ export class Project {
 
   /** In the guest: what `ringfence events` tells its user of this agent. */
   trace() {
-    const [program, ...rest] = become(["ringfence", "events", "trace", "--json", this.name]);
+    const [program, ...rest] = become(["ringfence", "events", "trace", "--json", "--limit", "200", this.name]);
     const shown = spawnSync(program, rest, { encoding: "utf8", env: { PATH: process.env.PATH, HOME: home }, maxBuffer: 1 << 28 });
     assert.equal(shown.status, 0, shown.stderr);
     return JSON.parse(shown.stdout);

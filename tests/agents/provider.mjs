@@ -3,13 +3,17 @@
 import { once } from "node:events";
 import http from "node:http";
 
-/** What a request asks of a shell tool of its own: the agents' have different names and inputs. */
+/**
+ * What a request asks of a shell tool of its own, and how many seconds that may take: the agents' have different names and inputs.
+ * Codex goes on without the command then; gemini-cli has no limit of a call's.
+ */
 const SHELLS = {
-  Bash: (command) => ({ command, description: "a step of a test" }),
-  bash: (command) => ({ command, description: "a step of a test" }),
-  shell: (command) => ({ command: ["bash", "-lc", command] }),
-  shell_command: (command) => ({ command }),
-  exec_command: (command) => ({ cmd: command }),
+  Bash: (command, seconds) => ({ command, description: "a step of a test", ...(seconds && { timeout: seconds * 1000 }) }),
+  // Of opencode, in milliseconds, and of Ringfence's own runtime.
+  bash: (command, seconds, { properties }) => ({ command, ...(seconds && { timeout: seconds * (properties.workdir ? 1000 : 1) }) }),
+  shell: (command, seconds) => ({ command: ["bash", "-lc", command], ...(seconds && { timeout_ms: seconds * 1000 }) }),
+  shell_command: (command, seconds) => ({ command, ...(seconds && { timeout_ms: seconds * 1000 }) }),
+  exec_command: (command, seconds) => ({ cmd: command, ...(seconds && { yield_time_ms: seconds * 1000 }) }),
   run_shell_command: (command) => ({ command, description: "a step of a test" }),
 };
 
@@ -65,15 +69,24 @@ export class Provider {
 }
 
 /**
- * A step with the tools that it calls: the shell, once or for each of several commands at once, or the one whose name ends as
- * the step says. Agents put a server's before it.
+ * A step with the tools that it calls: the shell, once or for each of several commands at once, or those whose names end as the
+ * step says. Agents put a server's before it.
  */
 function call(step, tools, shell) {
   const commands = step.run !== undefined ? [step.run] : step.runs;
-  if (commands !== undefined) return { ...step, tools: commands.map((command) => ({ name: shell, given: SHELLS[shell](command) })) };
-  if (step.call === undefined) return step;
-  const { name, namespace } = tools.find((tool) => tool.name?.endsWith(step.call)) ?? { name: step.call };
-  return { ...step, tools: [{ name, namespace, given: step.given }] };
+  if (commands !== undefined) {
+    const { input_schema: schema = {} } = tools.find((tool) => tool.name === shell);
+    return { ...step, tools: commands.map((command) => ({ name: shell, given: SHELLS[shell](command, step.seconds, schema) })) };
+  }
+  if (step.calls !== undefined) return { ...step, tools: step.calls.map((one) => wanted(one, tools)) };
+  return step.call === undefined ? step : { ...step, tools: [wanted(step, tools)] };
+}
+
+/** One call of the tool whose name ends so, with its server's before it. */
+function wanted({ call: end, given }, tools) {
+  const whole = ({ name, namespace }) => [namespace, name].filter(Boolean).join("_").replaceAll("__", "_");
+  const { name, namespace } = tools.find((tool) => whole(tool).endsWith(end)) ?? { name: end };
+  return { name, namespace, given };
 }
 
 function json(response, status, body, headers = {}) {

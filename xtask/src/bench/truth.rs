@@ -10,13 +10,13 @@ const SILENCE: Duration = Duration::from_secs(40 * 60);
 /// Runs real coding agents against a scripted model in a guest, and compares the record with what is known.
 ///
 /// Each command of the corpus (tests/agents/truth.mjs) tries what is denied, in a way from which it is known which call it is of.
-/// Prints for each agent how many of those events are on record as `exact`, `matched`, `sole`, `ambiguous` and `none`, how many of
-/// them with a wrong call, and how many are missing. Ends with an error where one is wrong.
+/// Prints for each agent how many of those events are on record as `exact`, `matched`, `sole`, `ambiguous` and `none`, how many name a
+/// wrong call, and how many are missing; and whose those are that are not `exact`. Ends with an error where one is wrong.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  cargo xtask bench truth --agents claude,codex > table.md")]
 pub(crate) struct Args {
-    /// Which agents, with commas between
-    #[arg(long, value_name = "NAMES", default_value = "claude,codex,gemini,opencode")]
+    /// Which agents, with commas between; `runtime` is Ringfence's own
+    #[arg(long, value_name = "NAMES", default_value = "claude,codex,gemini,opencode,runtime")]
     agents: String,
 }
 
