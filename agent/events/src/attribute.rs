@@ -1,5 +1,6 @@
-//! Which tool call an event belongs to, and how sure that is. Pure; never a guess: what could be another call's, or may
-//! be of a call that nobody told us of, is `ambiguous`.
+//! Which tool call an event belongs to, and how sure that is. Pure: what could be another call's, or may be of a call that
+//! nobody told us of, is `ambiguous`. One thing times cannot show: what a call that is over left running, and what starts a
+//! program while a single other call is in flight, is `sole` of that one. Only a tag tells them apart.
 //!
 //! | word | when |
 //! |---|---|
