@@ -66,6 +66,9 @@ pub struct KitTable {
     /// What is added to these where the run ties tool calls to their processes: its agent's hooks.
     #[schemars(with = "Option<TieTable>")]
     pub tie: TieTable,
+    /// Whether the agent's model is told, behind a tool call's result, what the kernel denied the call and what a person could
+    /// change. Default: true.
+    pub explain_denials: Option<bool>,
     /// Versions of the agent that the kit was tried with.
     pub tried: Option<Vec<String>>,
 }
@@ -156,6 +159,7 @@ impl KitTable {
             environment: keys.get("environment", Parser::variables).or(parent.environment),
             arguments: keys.get("arguments", Parser::texts).or(parent.arguments),
             tie: keys.table("tie", |keys| TieTable::read(keys, parent.tie)),
+            explain_denials: keys.get("explain_denials", Parser::flag).or(parent.explain_denials),
             tried: keys.get("tried", Parser::texts).or(parent.tried),
         }
     }
@@ -173,6 +177,7 @@ impl KitTable {
             environment,
             arguments,
             tie,
+            explain_denials,
             tried,
         } = self;
         let at = at?;
@@ -208,6 +213,7 @@ impl KitTable {
                 environment: tie.environment.unwrap_or_default(),
                 arguments: tie.arguments.unwrap_or_default(),
             },
+            explain_denials: explain_denials.unwrap_or(true),
             tried: tried.unwrap_or_default(),
         })
     }
@@ -236,6 +242,8 @@ pub struct Kit {
     pub arguments: Vec<String>,
     /// What is added where the run ties tool calls to their processes.
     pub tie: Additions,
+    /// Whether its model is told what the kernel denied its tool calls.
+    pub explain_denials: bool,
     /// Versions that it was tried with.
     pub tried: Vec<String>,
 }

@@ -204,3 +204,18 @@ fn a_known_agent_s_hook_is_added_only_where_the_run_ties() {
         }
     }
 }
+
+#[test]
+fn a_model_is_told_of_denials_unless_a_kit_says_otherwise() {
+    let files = Files::new();
+    let explains = |text: &str| {
+        files.write("own/p.toml", text);
+        files.loaded("own/p.toml").kit.unwrap().explain_denials
+    };
+    assert!(explains("[kit]\nprovider = \"openai\"\n"));
+    files.write("own/parent.toml", "[kit]\nprovider = \"openai\"\nexplain_denials = false\n");
+    assert!(!explains("extends = \"parent\"\n"));
+    assert!(explains("extends = \"parent\"\n[kit]\nexplain_denials = true\n"));
+    files.write("own/odd.toml", "[kit]\nprovider = \"openai\"\nexplain_denials = \"no\"\n");
+    assert!(files.load("own/odd.toml").unwrap_err().to_string().contains("kit.explain_denials"));
+}
