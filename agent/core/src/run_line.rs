@@ -2,8 +2,9 @@
 //! container. Nothing that comes there names a container, so nobody can speak of another.
 //!
 //! Whoever may enrol may speak here, and send anything, or nothing, or more than anybody reads. So each line has a permit, a
-//! user a share of those, each line its pace, and nothing is taken but reports, unread, and questions to tie a process of the very
-//! container to a call (`ties`). A line ends with its peer, and a little after its container.
+//! user a share of those, each line its pace, and nothing is taken but reports, unread, questions to tie a process of the very
+//! container to a call (`ties`), and how often something was denied there. A line ends with its peer, and a little after its
+//! container.
 
 use super::{enforcer::Enforcer, server::Server};
 use ringfence_base::{
@@ -117,6 +118,15 @@ impl<E: Enforcer> Server<E> {
         ended
     }
 
+    /// How often the kernel said no in the run's container. Nothing is trusted for it: it is the programs' own count.
+    fn denied_so_far(&self, whose: &Whose) -> Answer {
+        match self.state().denied_in(&whose.container) {
+            Some(Ok(denied)) => Answer::DeniedSoFar(denied),
+            Some(Err(error)) => Answer::Refused(chain(&error)),
+            None => Answer::Refused("the container has ended".to_owned()),
+        }
+    }
+
     fn note(&self, whose: &Whose, payload: Payload) {
         if !self.report(&whose.report(payload)) {
             tracing::debug!("container {}: a report of its run is lost", whose.container);
@@ -164,11 +174,15 @@ impl<E: Enforcer> Server<E> {
                     let answer = answer(self.could_be_tied(whose, parent, beside));
                     conn.send(&ToWorker::Answer { number, answer })?;
                 }
+                ToCore::DeniedSoFar { number } => {
+                    conn.send(&ToWorker::Answer { number, answer: self.denied_so_far(whose) })?;
+                }
                 ToCore::Ready
                 | ToCore::Failed(_)
                 | ToCore::Speaker { .. }
                 | ToCore::Tag { .. }
                 | ToCore::CommandLine { .. }
+                | ToCore::DenialsOf { .. }
                 | ToCore::Status(_)
                 | ToCore::KeyRefused => return Err(FrameError::Closed),
             }

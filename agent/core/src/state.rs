@@ -10,7 +10,7 @@ use super::{
     running::{self, Target},
 };
 use ringfence_base::{clock::now_micros, error::chain, quota::Owners};
-use ringfence_bpf::{ContainerId, Installed, TaskError};
+use ringfence_bpf::{ContainerId, Installed, PolicyError, TaskError};
 use ringfence_common::policy::Counters;
 use ringfence_policy::{
     Dirs,
@@ -140,6 +140,13 @@ impl<E: Enforcer> State<E> {
             Outer { history: live.map_or(&one.history, |live| &live.record.history).clone(), ..one.clone() }
         };
         outer.iter().map(now).collect()
+    }
+
+    /// How many operations of the container with this public id were denied since it began; `None`: it is gone.
+    pub(crate) fn denied_in(&self, id: &str) -> Option<Result<u64, PolicyError>> {
+        let container = self.registry.iter().find(|container| container.record.id == id)?;
+        let counters = self.kernel.counters(ContainerId::from_raw(container.record.kernel_id));
+        Some(counters.map(|counters| counters.denied))
     }
 
     /// Whether a container of this public id is still there.

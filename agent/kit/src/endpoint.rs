@@ -2,7 +2,9 @@
 //! alone, to whoever has this run's token, and ends with the launcher.
 
 use super::{
-    Error, make,
+    Error,
+    denials::{DenialRecord, Question},
+    make,
     renewal::Renewer,
     tie::{self, Tie},
 };
@@ -18,7 +20,7 @@ use ringfence_supervise::{
     worker::{self, Credentials, WorkerSetup},
 };
 use ringfence_wire::{
-    agent::{CredentialOwner, MAX_QUESTION, Replacement, Supervisor, ToCore, ToWorker},
+    agent::{Answer, CredentialOwner, MAX_QUESTION, Replacement, Supervisor, ToCore, ToWorker},
     conn::Conn,
 };
 use serde_json::value::RawValue;
@@ -32,7 +34,7 @@ use std::{
     },
     path::{Path, PathBuf},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
     thread,
@@ -66,6 +68,8 @@ pub struct Endpoint {
     token: String,
     /// What ties its calls to their processes, if anything.
     tie: Option<Tie>,
+    /// Where it is on record what its calls were denied, if its model is to hear that.
+    denials: OnceLock<DenialRecord>,
     logs: PathBuf,
     state: PathBuf,
 }
@@ -125,6 +129,7 @@ impl Endpoint {
             held: (Arc::new(held), beside),
             token: String::new(),
             tie: None,
+            denials: OnceLock::new(),
             logs,
             state,
         };
@@ -167,13 +172,16 @@ impl Endpoint {
     }
 
     /// Has the worker report over this line, which the core gave for the run's container, and tie calls to processes, and waits until
-    /// it does: before the command runs, and before anybody watches.
+    /// it does: before the command runs, and before anybody watches. `denials`: where it is on record what the calls are denied,
+    /// if the model is to hear that.
     ///
     /// # Errors
     /// In words: nothing is reported then, and the worker serves as before.
-    pub fn report_to(&self, line: UnixStream) -> Result<(), String> {
+    pub fn report_to(&self, line: UnixStream, denials: Option<DenialRecord>) -> Result<(), String> {
         let worker = self.worker.as_ref().ok_or("it has ended")?;
-        let order = ToWorker::ReportTo { ties: self.tie.as_ref().map(Tie::uid) };
+        let order = ToWorker::ReportTo { ties: self.tie.as_ref().map(Tie::uid), denials: denials.is_some() };
+        // A worker has one line.
+        denials.map(|record| self.denials.set(record));
         let beside: Vec<BorrowedFd<'_>> =
             std::iter::once(line.as_fd()).chain(self.tie.iter().map(|tie| tie.listener.as_fd())).collect();
         worker::send_order(worker.socket(), &order, &beside, &[]).map_err(|error| chain(&error))?;
@@ -190,13 +198,17 @@ impl Endpoint {
         self.logs.join(HTTP_LOG)
     }
 
-    /// Hears the worker: it is given a fresh key when its provider refuses the one of before, it is told what a tool's shell runs, and
-    /// its end is said on standard error. Starts a thread: not before the command is forked.
+    /// Hears the worker: it is given a fresh key when its provider refuses the one of before, it is told what a tool's shell runs and
+    /// what a call was denied, and its end is said on standard error. Starts threads: not before the command is forked.
     pub fn watch(&self) {
         let link = self.worker.as_ref().and_then(|worker| worker.socket().try_clone().ok());
         let Some(link) = link else { return };
         let Ok(speaker) = link.try_clone() else { return };
         let (agent, is_ending) = (self.agent.clone(), Arc::clone(&self.is_ending));
+        // Whoever writes to the worker has it: no message is to begin inside another.
+        let turn: Arc<Mutex<()>> = Arc::default();
+        let denials = self.denials.get().cloned().zip(link.try_clone().ok());
+        let denials = denials.and_then(|(record, link)| record.serve(link, Arc::clone(&turn)));
         let fresh = Arc::new(Fresh {
             agent: agent.clone(),
             link: speaker,
@@ -204,7 +216,7 @@ impl Endpoint {
             source: self.source.clone(),
             renewer: Arc::clone(&self.renewer),
             given: Mutex::new(self.given.clone()),
-            speaking: Mutex::default(),
+            turn: Arc::clone(&turn),
             is_under_way: AtomicBool::new(false),
             last: Mutex::default(),
         });
@@ -212,7 +224,16 @@ impl Endpoint {
             let hear = |conn: &mut Conn, said: ToCore, beside: Vec<OwnedFd>| {
                 if let ToCore::CommandLine { number } = said {
                     let answer = tie::command_line(beside);
-                    let _turn = held(&fresh.speaking);
+                    let _turn = held(&turn);
+                    return conn.send(&ToWorker::Answer { number, answer });
+                }
+                if let ToCore::DenialsOf { number, key } = said {
+                    let question = Question { number, key, asked: Instant::now() };
+                    if denials.as_ref().is_some_and(|denials| denials.try_send(question).is_ok()) {
+                        return Ok(());
+                    }
+                    let answer = Answer::Refused("nobody can be asked for it now".to_owned());
+                    let _turn = held(&turn);
                     return conn.send(&ToWorker::Answer { number, answer });
                 }
                 if matches!(said, ToCore::KeyRefused) {
@@ -300,7 +321,7 @@ struct Fresh {
     /// Which credential the worker has.
     given: Mutex<Option<Fingerprint>>,
     /// Held as long as the worker is told something: an order is more than one message.
-    speaking: Mutex<()>,
+    turn: Arc<Mutex<()>>,
     is_under_way: AtomicBool,
     /// When it was given one last.
     last: Mutex<Option<Instant>>,
@@ -353,7 +374,7 @@ impl Fresh {
             config: self.config.clone(),
             credentials: worker::owners_of(&credentials),
         });
-        let _turn = held(&self.speaking);
+        let _turn = held(&self.turn);
         worker::send_order(&self.link, &order, &[] as &[OwnedFd], &credentials).map_err(|error| chain(&error))
     }
 }
@@ -378,7 +399,9 @@ fn is_ready(process: &Process) -> Result<(), String> {
             | ToCore::Tag { .. }
             | ToCore::CommandLine { .. }
             | ToCore::Tie { .. }
-            | ToCore::CouldBeTied { .. } => {
+            | ToCore::CouldBeTied { .. }
+            | ToCore::DeniedSoFar { .. }
+            | ToCore::DenialsOf { .. } => {
                 return Err("it asks for what only the daemon does".to_owned());
             }
         }

@@ -5,6 +5,7 @@
 //! |---|---|
 //! | `credential` | where on the host the credential is |
 //! | `endpoint` | the run's worker: its sockets, its directories, its end |
+//! | `denials` | what the run's tool calls were denied, as the auditor has it |
 //! | `tie` | what ties the run's tool calls to their processes |
 //! | `client` | the variables and arguments that lead the agent to it; the agent's own directory |
 //! | `renewal` | a login that is over is renewed |
@@ -22,6 +23,7 @@ mod agent_lock;
 mod attempts;
 mod client;
 mod credential;
+mod denials;
 mod endpoint;
 mod renewal;
 mod tie;
@@ -30,6 +32,7 @@ mod version;
 
 pub use client::{Client, Runner};
 pub use credential::describe;
+pub use denials::DenialRecord;
 pub use endpoint::Endpoint;
 pub use tie::{NoTie, Tie};
 pub use version::of as version;

@@ -92,8 +92,8 @@ pub fn run(request: &Request) -> Result<u8, Error> {
     start(request, Streams::Own)?.wait()
 }
 
-/// Takes the line on which the core takes reports about the run's container.
-pub type TakeLine<'a> = &'a dyn Fn(UnixStream);
+/// Takes the line on which the core takes reports about the run's container, whose public id comes with it.
+pub type TakeLine<'a> = &'a dyn Fn(UnixStream, &str);
 
 /// Starts the command in its container and lets it go.
 ///
@@ -485,7 +485,7 @@ impl Launch<'_> {
         let (enrolled, line) =
             client::enroll_reporting(socket, child.as_fd(), profile, workdir, audit, endpoint)?;
         match line {
-            Ok(line) => take_line(line),
+            Ok(line) => take_line(line, &enrolled.container),
             // A daemon of before there were lines, or too many: the container holds all the same.
             Err(error) => tracing::debug!("nothing is reported of this run: {}", chain(&error)),
         }

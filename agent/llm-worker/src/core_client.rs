@@ -2,9 +2,9 @@
 //! nobody and takes no reports; over its link come orders to a worker that runs (`service`). A run's worker reports over a
 //! further line, straight to the core, which ties processes of the run's container there, too.
 
-use super::{access::WithDescriptors, frame::FrameReader, service::OrderAssembler};
+use super::{access::WithDescriptors, calls::CallKey, frame::FrameReader, service::OrderAssembler};
 use ringfence_wire::{
-    agent::{AgentCounts, Answer, MAX_REPORT, PeerIdentity, ToCore, ToWorker, WorkerCounts},
+    agent::{AgentCounts, Answer, Denials, MAX_REPORT, PeerIdentity, ToCore, ToWorker, WorkerCounts},
     frame::framed,
     rights,
     trace::AgentEvent,
@@ -17,7 +17,7 @@ use std::{
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::{
         Arc, Mutex, OnceLock, PoisonError,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -92,6 +92,8 @@ pub(crate) struct CoreClient {
     is_core: bool,
     /// A run's own line to the core, which takes reports and ties processes.
     reports: Arc<OnceLock<mpsc::Sender<Question>>>,
+    /// The model is to hear what its calls were denied.
+    explains: Arc<AtomicBool>,
     counts: Arc<Counts>,
     /// Refusals that were recorded lately.
     recorded: Arc<Mutex<Recorded>>,
@@ -226,6 +228,41 @@ impl CoreClient {
     pub(crate) async fn could_be_tied(&self, connection: BorrowedFd<'_>, parent: u32) -> Result<(), Error> {
         match self.ask_on_line(ToCore::CouldBeTied { number: 0, parent }, connection).await? {
             Answer::CouldBeTied => Ok(()),
+            _ => Err(Error::Strange),
+        }
+    }
+
+    /// Whether the model is to hear what its calls were denied.
+    pub(crate) fn explains(&self) -> bool {
+        self.explains.load(Ordering::Relaxed)
+    }
+
+    /// It is, from now on.
+    pub(crate) fn explain(&self) {
+        self.explains.store(true, Ordering::Relaxed);
+    }
+
+    /// How many operations of the run's container were denied up to now. Asks the core, on the run's line.
+    ///
+    /// # Errors
+    /// [`Error`]: then that is not known.
+    pub(crate) async fn denied_so_far(&self) -> Result<u64, Error> {
+        let line = self.reports.get().ok_or(Error::Silent)?;
+        match Self::ask_over(line, ToCore::DeniedSoFar { number: 0 }, Vec::new()).await? {
+            Answer::DeniedSoFar(denied) => Ok(denied),
+            _ => Err(Error::Strange),
+        }
+    }
+
+    /// What was denied to a call. Asks `ringfence run`.
+    ///
+    /// # Errors
+    /// [`Error`]: then that is not known.
+    pub(crate) async fn denials_of(&self, key: &CallKey) -> Result<Denials, Error> {
+        let link = self.link.as_ref().filter(|_| !self.is_core).ok_or(Error::Silent)?;
+        let what = ToCore::DenialsOf { number: 0, key: key.as_str().to_owned() };
+        match Self::ask_over(link, what, Vec::new()).await? {
+            Answer::Denials(denials) => Ok(denials),
             _ => Err(Error::Strange),
         }
     }
@@ -407,7 +444,9 @@ impl Waiting {
             | ToCore::Tag { number }
             | ToCore::CommandLine { number }
             | ToCore::Tie { number, .. }
-            | ToCore::CouldBeTied { number, .. } => number,
+            | ToCore::CouldBeTied { number, .. }
+            | ToCore::DeniedSoFar { number }
+            | ToCore::DenialsOf { number, .. } => number,
             ToCore::Ready
             | ToCore::Failed(_)
             | ToCore::Status(_)

@@ -65,6 +65,11 @@ impl Reporter {
         self.governed && self.host.has_core()
     }
 
+    /// Who is at the other ends of its links.
+    pub(crate) fn host(&self) -> &CoreClient {
+        &self.host
+    }
+
     /// Whether anybody hears what is reported.
     pub(crate) fn is_heard(&self) -> bool {
         self.host.has_reports()

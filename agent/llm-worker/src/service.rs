@@ -35,8 +35,9 @@ pub(crate) type EndpointSockets = (UnixListener, Option<TcpListener>);
 pub(crate) enum Order {
     /// Another configuration, with its credentials.
     Replace(Box<AgentConfig>, Credentials),
-    /// Report over this line of the core's, and tie what processes of a user say on a socket.
-    ReportTo(UnixStream, Option<(u32, UnixListener)>),
+    /// Report over this line of the core's, and tie what processes of a user say on a socket; whether the model is to hear what
+    /// was denied.
+    ReportTo(UnixStream, Option<(u32, UnixListener)>, bool),
     /// Other sockets for the HTTP endpoint; none: there is none any more.
     Listen(Option<EndpointSockets>),
 }
@@ -81,11 +82,11 @@ impl OrderAssembler {
                 }
                 self.order(Order::Listen(unix.map(|unix| (unix, tcp)))).await;
             }
-            (ToWorker::ReportTo { ties }, None) => {
+            (ToWorker::ReportTo { ties, denials }, None) => {
                 let line = next(descriptors)?.into();
                 let ties =
                     ties.map(|uid| Ok::<_, io::Error>((uid, next(descriptors)?.into()))).transpose()?;
-                self.order(Order::ReportTo(line, ties)).await;
+                self.order(Order::ReportTo(line, ties, denials)).await;
             }
             // Also of a worker that ends and takes no orders any more.
             (ToWorker::Count, None) => drop(self.counts.send(()).await),
@@ -149,7 +150,7 @@ impl WorkerService {
     async fn carry_out(&mut self, order: Order) {
         let done = match order {
             Order::Replace(config, credentials) => self.replace(*config, credentials).await,
-            Order::ReportTo(line, ties) => self.report_to(line, ties),
+            Order::ReportTo(line, ties, denials) => self.report_to(line, ties, denials),
             Order::Listen(sockets) => self.listen(sockets).await.map_err(|error| chain(&error)),
         };
         match done {
@@ -159,11 +160,20 @@ impl WorkerService {
     }
 
     /// What clients of the endpoint are asked and call goes to the core from now on, and their tools' shells are tied to the calls.
-    fn report_to(&self, line: UnixStream, ties: Option<(u32, UnixListener)>) -> Result<(), String> {
+    /// With `denials` their models hear what those were denied.
+    fn report_to(
+        &self,
+        line: UnixStream,
+        ties: Option<(u32, UnixListener)>,
+        denials: bool,
+    ) -> Result<(), String> {
         line.set_nonblocking(true).map_err(|error| error.to_string())?;
         let line = tokio::net::UnixStream::from_std(line).map_err(|error| error.to_string())?;
         if !self.host.report_to(line) {
             return Err("it reports elsewhere already".to_owned());
+        }
+        if denials {
+            self.host.explain();
         }
         let Some((uid, listener)) = ties else { return Ok(()) };
         listener.set_nonblocking(true).map_err(|error| error.to_string())?;
@@ -275,7 +285,7 @@ mod tests {
             vec![replace(vec![CredentialOwner::Llm]), ToWorker::Count],
             vec![replace(vec![CredentialOwner::Llm]), replace(vec![CredentialOwner::Llm])],
             vec![ToWorker::Listen { http: true, loopback: false }],
-            vec![ToWorker::ReportTo { ties: None }],
+            vec![ToWorker::ReportTo { ties: None, denials: false }],
         ] {
             let mut assembler = assembler();
             let mut last = Ok(());

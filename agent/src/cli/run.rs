@@ -4,7 +4,7 @@ use super::exit::Exit;
 use ringfence_base::error::chain;
 use ringfence_base::paths::Paths;
 use ringfence_credentials::Source;
-use ringfence_kit::{self as kit, Client, Endpoint, NoTie, Runner, Tie};
+use ringfence_kit::{self as kit, Client, DenialRecord, Endpoint, NoTie, Runner, Tie};
 use ringfence_launch::{self as launch, Request, Say, Variable};
 use ringfence_policy::{self as profile, Dirs, Partial, Profile, agents::registry::Given};
 use ringfence_process::job::Streams;
@@ -124,8 +124,12 @@ fn confined(args: &Args) -> Result<u8, String> {
         }
         None => None,
     };
-    let report = |line| {
-        let failed = endpoint.as_ref().and_then(|endpoint| endpoint.report_to(line).err());
+    let explains = found.as_ref().and_then(|found| found.kit.as_ref()).is_some_and(|kit| kit.explain_denials);
+    let report = |line, container: &str| {
+        let record =
+            || DenialRecord { socket: Paths::from_env().query_socket(), container: container.to_owned() };
+        let denials = explains.then(record);
+        let failed = endpoint.as_ref().and_then(|endpoint| endpoint.report_to(line, denials).err());
         failed.inspect(|why| eprintln!("ringfence: nothing is reported of this run: {why}"));
     };
     let take_line = endpoint.is_some().then_some(&report as launch::TakeLine<'_>);

@@ -6,8 +6,8 @@ use crate::{
 };
 use ringfence_wire::{
     agent::{
-        Answer, CredentialOwner, MAX_QUESTION, PeerContainer, PeerIdentity, Start, Supervisor, ToCore,
-        ToWorker,
+        Answer, CredentialOwner, Denials, MAX_QUESTION, PeerContainer, PeerIdentity, Start, Supervisor,
+        ToCore, ToWorker,
     },
     conn::Conn,
     trace::AgentEvent,
@@ -34,6 +34,8 @@ pub(crate) const SECRET: &str = "sk-handed-over-0123456789";
 pub(crate) struct Says {
     pub(crate) speaker: Option<PeerIdentity>,
     pub(crate) tag: Option<u64>,
+    /// What each call was denied.
+    pub(crate) denials: Option<Denials>,
 }
 
 /// The core's side of one worker.
@@ -235,8 +237,11 @@ impl Drop for Core {
 
 fn answer(mut conn: Conn, says: &Mutex<Says>, heard: &Mutex<Vec<ToCore>>, descriptors: &Mutex<Vec<usize>>) {
     while let Ok((question, with)) = conn.receive_with_descriptors::<ToCore>() {
-        let Says { speaker, tag } = says.lock().unwrap().clone();
+        let Says { speaker, tag, denials } = says.lock().unwrap().clone();
         let answer = match question {
+            ToCore::DenialsOf { number, .. } => {
+                Some((number, denials.map_or_else(|| Answer::Refused("no daemon".into()), Answer::Denials)))
+            }
             ToCore::Speaker { number } => {
                 Some((number, speaker.map_or_else(|| Answer::Refused("nobody".into()), Answer::Speaker)))
             }

@@ -1,13 +1,13 @@
 //! The worker of a run, whose launcher and core the test plays: what it reports over a line that it is given later.
 
 use crate::{
-    mock::{Mock, calls, says},
-    played_core::Core,
+    mock::{Asked, Mock, calls, says},
+    played_core::{Core, SECRET},
     role::call_over,
     support::{PATIENCE, eventually},
 };
 use ringfence_wire::{
-    agent::{MAX_REPORT, ToCore, ToWorker},
+    agent::{Answer, Denial, Denials, MAX_REPORT, ToCore, ToWorker},
     conn::Conn,
     trace::{AgentEvent, Via},
 };
@@ -16,6 +16,7 @@ use std::{
     fs,
     net::{TcpListener, TcpStream},
     os::{fd::AsFd, unix::net::UnixStream},
+    thread,
 };
 
 /// The worker of a run, and the place where its model is served.
@@ -36,16 +37,21 @@ impl Run {
 
     /// Hands the worker a line, and waits until it is in force, as the launcher does; gives its other end.
     fn line(&self) -> Conn {
+        self.line_for(false)
+    }
+
+    /// The same, whose calls' denials are known or not.
+    fn line_for(&self, denials: bool) -> Conn {
         let in_force = |said: &ToCore| matches!(said, ToCore::Ready);
         let before = self.counted(in_force);
-        let line = self.order();
+        let line = self.order(denials);
         eventually("the line", || (self.counted(in_force) > before).then_some(()));
         line
     }
 
-    fn order(&self) -> Conn {
+    fn order(&self, denials: bool) -> Conn {
         let (ours, theirs) = UnixStream::pair().unwrap();
-        self.launcher.order(&ToWorker::ReportTo { ties: None }, &[theirs.as_fd()]);
+        self.launcher.order(&ToWorker::ReportTo { ties: None, denials }, &[theirs.as_fd()]);
         Conn::new(ours, PATIENCE, MAX_REPORT + 64)
     }
 
@@ -112,7 +118,90 @@ fn a_worker_serves_on_when_nobody_takes_its_reports_any_more() {
     drop(line);
     assert!(run.call(&asked()).contains("Two."));
     // One line and no other.
-    let _second = run.order();
+    let _second = run.order(false);
     let refused = |said: &ToCore| matches!(said, ToCore::Failed(why) if why.contains("already"));
     eventually("the refusal", || (run.counted(refused) == 1).then_some(()));
+}
+
+/// The core's side of a line: it says how much was denied, and keeps what is reported.
+fn play(mut line: Conn, denied: u64) -> thread::JoinHandle<Vec<AgentEvent>> {
+    thread::spawn(move || {
+        let mut reports = Vec::new();
+        while let Ok(said) = line.receive::<ToCore>() {
+            match said {
+                ToCore::Report(json) => reports.push(serde_json::from_str(json.get()).unwrap()),
+                ToCore::DeniedSoFar { number } => {
+                    line.send(&ToWorker::Answer { number, answer: Answer::DeniedSoFar(denied) }).unwrap();
+                }
+                said => panic!("{said:?}"),
+            }
+        }
+        reports
+    })
+}
+
+fn turn(id: &str, output: &str) -> [Value; 2] {
+    [
+        json!({"role": "assistant", "content": [{"type": "tool_use", "id": id, "name": "Bash", "input": {}}]}),
+        json!({"role": "user", "content": [{"type": "tool_result", "tool_use_id": id, "content": output}]}),
+    ]
+}
+
+/// Two calls of a run, and what its model is told of the results of both in the end; with the reports of the run, and how many calls
+/// its launcher was asked about.
+fn told(explains: bool, denied: u64) -> (Vec<Vec<String>>, Vec<AgentEvent>, usize) {
+    let call = |id| calls(&[(id, "Bash", r#"{"command":"cat /kept"}"#)]);
+    let mock = Mock::with([call("c1"), call("c2"), says(&["Done."])]);
+    let run = Run::start(&mock);
+    let denial = Denial {
+        what: format!("open /kept/{SECRET}\n\"x\" (read)"),
+        why: "No rule of `fs_read` allows it.".into(),
+        advice: "To allow it, add it.".into(),
+    };
+    run.launcher.says.lock().unwrap().denials = Some(Denials { first: vec![denial], more: 0 });
+    let core = play(run.line_for(explains), denied);
+    let mut messages = asked();
+    assert!(run.call(&messages).contains("c1"));
+    for (id, then) in [("c1", "c2"), ("c2", "Done.")] {
+        messages.as_array_mut().unwrap().extend(turn(id, "Permission denied"));
+        assert!(run.call(&messages).contains(then));
+    }
+    let results = |asked: &Asked| -> Vec<String> {
+        let blocks = asked.messages().iter().filter_map(|message| message["content"].as_array());
+        let results = blocks.flatten().filter(|block| block["type"] == "tool_result");
+        results.map(|block| block["content"].as_str().unwrap().to_owned()).collect()
+    };
+    let asked = mock.asked().iter().skip(1).map(results).collect();
+    let questions = run.counted(|said| matches!(said, ToCore::DenialsOf { .. }));
+    drop(run);
+    (asked, core.join().unwrap(), questions)
+}
+
+#[test]
+fn a_model_is_told_what_its_call_was_denied_and_the_record_has_what_the_tool_said() {
+    let (asked, reports, questions) = told(true, 1);
+    let said = &asked[0][0];
+    let beginning = "Permission denied\n\n[Ringfence] The kernel denied this call: open /kept/";
+    assert!(said.starts_with(beginning) && said.contains("No rule of `fs_read` allows it."), "{said}");
+    assert!(!said.contains(SECRET) && said.lines().count() == 4, "{said}");
+    // The first call's again, byte for byte; during the second nothing more was denied.
+    assert_eq!(asked[1], [said.as_str(), "Permission denied"]);
+    assert_eq!(questions, 1);
+    let outputs: Vec<&str> = reports
+        .iter()
+        .filter_map(|event| match event {
+            AgentEvent::CallEnded { output, .. } => Some(output.as_str()),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(outputs, ["Permission denied"; 2]);
+}
+
+#[test]
+fn a_model_is_told_nothing_where_nothing_was_denied_or_it_is_not_to_hear_of_it() {
+    for (explains, denied) in [(true, 0), (false, 1)] {
+        let (asked, _, questions) = told(explains, denied);
+        assert_eq!(asked[1], ["Permission denied"; 2]);
+        assert_eq!(questions, 0);
+    }
 }

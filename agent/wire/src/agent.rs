@@ -9,7 +9,8 @@
 //! runs works with ([`ToWorker::Replace`], [`ToWorker::Listen`]), where the core starts another worker. `ringfence run` is such
 //! a service for one worker, and where the core took the run's container in, it hands the worker a line on which the core takes
 //! reports about that container ([`ToWorker::ReportTo`]) and ties its processes to calls ([`ToCore::Tie`]), and nothing else.
-//! What a tool's shell runs the worker asks of its supervisor, which is not confined ([`ToCore::CommandLine`]).
+//! What a tool's shell runs, and what the kernel denied a call, the worker asks of its supervisor, which is not confined
+//! ([`ToCore::CommandLine`], [`ToCore::DenialsOf`]).
 //!
 //! The worker reads what agents and providers say, and may be subverted: the core parses nothing of theirs. What is for
 //! the auditor ([`ToCore::Report`]) passes through the core as raw JSON.
@@ -24,6 +25,10 @@ pub const MAX_ORDER: usize = 1 << 20;
 pub const MAX_QUESTION: usize = 64 << 10;
 /// Most bytes of a report.
 pub const MAX_REPORT: usize = 16 << 10;
+/// Most denials of a call that are told one by one.
+pub const MAX_DENIALS: usize = 3;
+/// Most characters of each text in a [`Denial`].
+pub const MAX_DENIAL_TEXT: usize = 500;
 
 /// What the supervisor says.
 #[derive(Debug, Serialize, Deserialize)]
@@ -51,6 +56,10 @@ pub enum ToWorker {
     ReportTo {
         /// Behind it comes the listening socket of the run's ties ([`crate::tie`]), for processes of this user.
         ties: Option<u32>,
+        /// The model is to hear what the kernel denied its calls: [`ToCore::DeniedSoFar`] and [`ToCore::DenialsOf`] are
+        /// answered.
+        #[serde(default)]
+        denials: bool,
     },
     /// Say what you are doing. Of a user's service; answered by one [`ToCore::Status`].
     Count,
@@ -157,6 +166,19 @@ pub enum ToCore {
         /// As in [`ToCore::Tie`].
         parent: u32,
     },
+    /// How many operations of the run's container were denied up to now? Of a run's worker, on the run's own line. Answered by
+    /// [`Answer::DeniedSoFar`].
+    DeniedSoFar {
+        /// As a speaker's.
+        number: u64,
+    },
+    /// What was denied to this call? Of a run's worker, to `ringfence run`. Answered by [`Answer::Denials`].
+    DenialsOf {
+        /// As a speaker's.
+        number: u64,
+        /// The call's key, as in [`crate::trace::AgentEvent::Call`]: ids are given twice.
+        key: String,
+    },
     /// What it is doing, for `ringfence status`. No answer.
     Status(AgentCounts),
     /// The provider refused its key: there may be a fresh one. A user's service answers with [`ToWorker::Replace`] where it could
@@ -188,8 +210,33 @@ pub enum Answer {
     },
     /// The process has no tag, and would have been given one.
     CouldBeTied,
+    /// So many operations of the container were denied since it began, recorded or not.
+    DeniedSoFar(u64),
+    /// What was denied to a call, as far as that is certain.
+    Denials(Denials),
     /// No, and why.
     Refused(String),
+}
+
+/// What the kernel denied to one tool call.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Denials {
+    /// Those that differ, at most [`MAX_DENIALS`]: first what a line of the profile can change, oldest first.
+    pub first: Vec<Denial>,
+    /// How many others there are.
+    pub more: u64,
+}
+
+/// One denial, in sentences for who is not there to ask. Each text is on one line and has at most [`MAX_DENIAL_TEXT`]
+/// characters.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Denial {
+    /// The operation and what it was done to.
+    pub what: String,
+    /// What decided, and where that stands.
+    pub why: String,
+    /// What a person could change.
+    pub advice: String,
 }
 
 /// Who made a connection, in the kernel's terms.

@@ -114,7 +114,11 @@ impl<E: Enforcer> WorkerRequests<'_, E> {
             // A fresh key is SIGHUP's to bring, which restarts the worker.
             ToCore::KeyRefused | ToCore::Speaker { .. } | ToCore::Tag { .. } => {}
             // A run's worker alone asks so, and not here.
-            ToCore::CommandLine { .. } | ToCore::Tie { .. } | ToCore::CouldBeTied { .. } => {}
+            ToCore::CommandLine { .. }
+            | ToCore::Tie { .. }
+            | ToCore::CouldBeTied { .. }
+            | ToCore::DeniedSoFar { .. }
+            | ToCore::DenialsOf { .. } => {}
         }
     }
 

@@ -126,6 +126,7 @@ fn what_is_no_report_ends_the_line() {
         to_raw_value(&ToCore::Ready).unwrap(),
         to_raw_value(&ToCore::Speaker { number: 1 }).unwrap(),
         to_raw_value(&ToCore::Tag { number: 1 }).unwrap(),
+        to_raw_value(&ToCore::DenialsOf { number: 1, key: "c".into() }).unwrap(),
         to_raw_value(&EnrollRequest::Report).unwrap(),
         to_raw_value(&said(&"x".repeat(MAX_REPORT * 2))).unwrap(),
         stranger,
@@ -200,4 +201,34 @@ fn a_line_is_read_at_its_pace() {
     assert_eq!(more, BURST - 1, "no more than at first");
     // A clock that stands still, or goes back.
     assert!(!pace.step(begun).is_zero());
+}
+
+#[test]
+fn a_line_is_told_how_much_was_denied_in_its_own_container() {
+    if !root() {
+        return;
+    }
+    let fixture = Fixture::start(SocketKind::Enroll);
+    let (_one, first, line) = enrolled(&fixture.socket);
+    let (_other, second, others) = enrolled(&fixture.socket);
+    let (mut line, mut others) = (on(line.unwrap()), on(others.unwrap()));
+    let kernel_id = |enrolled: &Enrolled| {
+        let state = fixture.server.state();
+        state.registry.iter().find(|one| one.record.id == enrolled.container).unwrap().record.kernel_id
+    };
+    for (enrolled, denied) in [(&first, 3), (&second, 5)] {
+        let id = kernel_id(enrolled);
+        fixture.kernel.with(|inner| inner.counters.entry(id).or_default().denied = denied);
+    }
+    let ask = |line: &mut Conn, number| {
+        line.send(&ToCore::DeniedSoFar { number }).unwrap();
+        let ToWorker::Answer { number, answer } = line.receive().unwrap() else { panic!("no answer") };
+        (number, answer)
+    };
+    assert_eq!(ask(&mut line, 7), (7, Answer::DeniedSoFar(3)));
+    assert_eq!(ask(&mut others, 7), (7, Answer::DeniedSoFar(5)));
+    let id = kernel_id(&first);
+    fixture.server.state().registry.remove(id).unwrap();
+    assert!(matches!(ask(&mut line, 8), (8, Answer::Refused(why)) if why.contains("ended")));
+    assert_eq!(ask(&mut others, 8), (8, Answer::DeniedSoFar(5)), "the control");
 }

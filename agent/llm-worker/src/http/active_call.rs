@@ -8,7 +8,12 @@ use super::{
     relay::Outcome,
 };
 use crate::{
-    http::Shared, limits::Reserved, message::ToolCall, provider::cut_off, report, status::count_turn,
+    http::Shared,
+    limits::Reserved,
+    message::ToolCall,
+    provider::{Wire, cut_off},
+    report,
+    status::count_turn,
 };
 use jiff::Timestamp;
 use std::{collections::BTreeSet, sync::Arc, time::Instant};
@@ -34,6 +39,23 @@ pub(super) struct ActiveCall {
 }
 
 impl ActiveCall {
+    /// The request with what the kernel denied the calls whose results it has, as far as that is known, or becomes known: what only
+    /// counts tokens asks nobody.
+    pub(super) async fn explain(&mut self, wire: Wire, body: Vec<u8>) -> Vec<u8> {
+        let Some(intents) = self.state.intents() else { return body };
+        let closed = self.part.as_ref().map_or(&[][..], |part| &part.closed);
+        let fresh = intents.denials.ask(closed, &self.shared.redactor).await;
+        let Some(explained) = intents.denials.added(wire, &body, fresh) else { return body };
+        // Without room for it the model hears of it later, or never.
+        if self.held.grow(explained.len().saturating_sub(body.len())).is_err() {
+            return body;
+        }
+        if self.sent > 0 {
+            self.sent = explained.len();
+        }
+        explained
+    }
+
     /// Counts what an answer cost that is no whole one, or whose provider did not say.
     pub(super) fn charge(&self, status: u16, outcome: &mut Outcome) {
         let is_told = outcome.usage.is_some() || !(200..300).contains(&status);

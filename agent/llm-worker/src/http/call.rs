@@ -171,7 +171,7 @@ pub(super) async fn answer(state: &Arc<State>, gate: Option<&Gate>, request: Req
     };
     // A client that hangs up ends what it waits for here, and nothing else: the call is made, and costs.
     let relay = Relay::new(wire, rewritten.hides_usage, rewritten.has_many);
-    let passing = pass_on(active, (rewritten.path, head), rewritten.body, relay);
+    let passing = pass_on(active, (rewritten.path, head), (wire, rewritten.body), relay);
     let passed = tokio::spawn(passing).await;
     passed.unwrap_or_else(|_| refuse(&shared, 500, "the call failed; see the host's log"))
 }
@@ -180,12 +180,16 @@ pub(super) async fn answer(state: &Arc<State>, gate: Option<&Gate>, request: Req
 async fn pass_on(
     mut active: ActiveCall,
     (path, head): (Cow<'static, str>, PassedHead),
-    body: Vec<u8>,
+    (wire, body): (Wire, Vec<u8>),
     relay: Relay,
 ) -> Response<Body> {
     let cut = active.state.cut.clone();
+    let forwarding = async {
+        let body = active.explain(wire, body).await;
+        forward(&mut active, &path, head, body.into()).await
+    };
     let forwarded = tokio::select! {
-        upstream = forward(&mut active, &path, head, body.into()) => Some(upstream),
+        upstream = forwarding => Some(upstream),
         () = cut.cancelled() => None,
     };
     let shared = active.shared.clone();

@@ -4,7 +4,10 @@
 //! tool calls, which the provider gave: the results of some come with the next request. What was asked is the client's own
 //! word: it speaks from the container.
 
-use super::session::ClientSession;
+use super::{
+    denials::{Closed, DenialNotes},
+    session::ClientSession,
+};
 use crate::{
     calls::{Begun, CallKey},
     message::{Block, Kind, ToolCall},
@@ -35,6 +38,8 @@ pub(crate) const MOST_BACK: usize = 512;
 pub(super) struct IntentTracker {
     reporter: Reporter,
     tracked_intents: Mutex<Vec<TrackedIntent>>,
+    /// What the calls were denied.
+    pub(super) denials: DenialNotes,
     /// Nobody outside can make two ids that it takes for one.
     hasher: RandomState,
 }
@@ -64,6 +69,8 @@ struct OpenCall {
     /// The same of its place among its answer's.
     place: u64,
     key: CallKey,
+    /// How many denials there were before it, at least.
+    denied: u64,
     /// A process may be tied to it until then.
     _waiting: Waiting,
 }
@@ -78,12 +85,15 @@ pub(super) struct RequestPart {
     waits: bool,
     /// How many calls of each tool it has.
     named: BTreeMap<String, usize>,
+    /// The calls whose results it is the first to bring.
+    pub(super) closed: Vec<Closed>,
     _under_way: Arc<()>,
 }
 
 impl IntentTracker {
     pub(super) fn new(reporter: Reporter) -> Self {
-        Self { reporter, tracked_intents: Mutex::default(), hasher: RandomState::new() }
+        let denials = DenialNotes::new(reporter.host().clone());
+        Self { reporter, tracked_intents: Mutex::default(), denials, hasher: RandomState::new() }
     }
 
     /// Whether anybody hears of them.
@@ -125,17 +135,19 @@ impl IntentTracker {
             .position(|tracked| (brought(tracked) || waits(tracked)) && tracked.asked == newest.number)
             .or_else(|| tracked_intents.iter().position(brought))
             .or_else(|| tracked_intents.iter().position(|tracked| tracked.asked == newest.number));
+        let mut closed = Vec::new();
         let mut tracked = match known.map(|at| tracked_intents.remove(at)) {
             Some(mut tracked) => {
-                for (given, result) in &results {
+                for (at, (given, result)) in results.iter().enumerate() {
                     // Two calls of one id are answered in their order.
                     let is_it = |open: &OpenCall| match result.is_by_place {
                         true => open.place == *given,
                         false => open.given == *given,
                     };
-                    let Some(at) = tracked.open.iter().position(is_it) else { continue };
-                    let OpenCall { key, .. } = tracked.open.remove(at);
+                    let Some(open) = tracked.open.iter().position(is_it) else { continue };
+                    let OpenCall { key, denied, .. } = tracked.open.remove(open);
                     self.reporter.ended(&key, result.is_error, &result.content, redactor);
+                    closed.push((at, key, denied));
                 }
                 tracked
             }
@@ -158,7 +170,9 @@ impl IntentTracker {
         }
         tracked.last_seen = Instant::now();
         let (intent, _under_way) = (tracked.intent.clone(), Arc::clone(&tracked.under_way));
-        let part = RequestPart { intent, called: false, waits: true, named: BTreeMap::new(), _under_way };
+        let closed = self.denials.closed(&newest.results, closed);
+        let named = BTreeMap::new();
+        let part = RequestPart { intent, called: false, waits: true, named, closed, _under_way };
         tracked_intents.push(tracked);
         if tracked_intents.len() > MOST {
             self.give_up(&tracked_intents.remove(0), "the client began too much else", redactor);
@@ -190,7 +204,8 @@ impl IntentTracker {
         let (given, place) = (self.number(&call.id), self.number(&position(&call.name, *nth)));
         *nth += 1;
         tracked.calls.push_back(given);
-        tracked.open.push(OpenCall { given, place, key: begun.key, _waiting: waiting });
+        let denied = self.denials.counted();
+        tracked.open.push(OpenCall { given, place, key: begun.key, denied, _waiting: waiting });
         let too_many = tracked.calls.len().saturating_sub(MOST_CALLS);
         tracked.calls.drain(..too_many);
         let too_many = tracked.open.len().saturating_sub(MOST_CALLS);

@@ -13,12 +13,14 @@
 //! | `tool_calls/`, `input`, `strict_json` | the tool calls in an answer that any client could find |
 //! | `renewal` | another credential where the provider refused one |
 //! | `session` | which session a client says it is in |
+//! | `denials/` | what the model is told that its calls were denied |
 //! | `intents` | what a client's calls tell the trace |
 //! | `budget`, `record` | bytes and calls at a time; the log of calls |
 
 mod active_call;
 mod budget;
 mod call;
+pub(crate) mod denials;
 pub mod gate;
 mod input;
 pub(crate) mod intents;

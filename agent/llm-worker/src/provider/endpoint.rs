@@ -3,6 +3,7 @@
 use super::{Answers, Usage, anthropic, gemini, openai};
 use crate::{
     http::{
+        denials::Room,
         intents::{ClientMessage, ToolResult},
         relay::split_secrets::SplitSecrets,
         request::Route,
@@ -177,6 +178,10 @@ pub(crate) trait Endpoint: Answers {
 
     /// The tool results in a client's message, of which `raw` is the whole.
     fn tool_results(&self, message: &ClientMessage, raw: &RawValue) -> Vec<ToolResult>;
+
+    /// The tool results in a client's message that can take more text, as in [`Self::tool_results`], in their order, and where each
+    /// can. Of what is not in a known form there is none.
+    fn rooms<'a>(&self, raw: &'a RawValue) -> Vec<(ToolResult, Room<'a>)>;
 
     /// The id of the call that a client's message is, where its API has each by itself: of results that stand before it,
     /// none is that call's.

@@ -188,6 +188,8 @@ fn handle_message(
         | ToCore::CommandLine { .. }
         | ToCore::Tie { .. }
         | ToCore::CouldBeTied { .. }
+        | ToCore::DeniedSoFar { .. }
+        | ToCore::DenialsOf { .. }
         | ToCore::Report(_) => {
             return Err(FrameError::from_io(io::Error::other("it asks for what only the daemon does")));
         }

@@ -3,6 +3,7 @@
 use super::{Messages, PATH, decoder};
 use crate::{
     http::{
+        denials::Room,
         intents::{ClientMessage, ToolResult, blocks},
         relay::split_secrets::SplitSecrets,
         request::{Route, listed},
@@ -114,6 +115,30 @@ impl Endpoint for Messages {
         let pieces: Vec<Box<RawValue>> =
             pieces.and_then(|content| serde_json::from_str(content.get()).ok()).unwrap_or_default();
         pieces.iter().filter_map(|piece| tool_result(piece)).collect()
+    }
+
+    fn rooms<'a>(&self, raw: &'a RawValue) -> Vec<(ToolResult, Room<'a>)> {
+        #[derive(Deserialize)]
+        struct Message<'a> {
+            role: Cow<'a, str>,
+            #[serde(borrow)]
+            content: &'a RawValue,
+        }
+        #[derive(Deserialize)]
+        struct Piece<'a> {
+            #[serde(borrow)]
+            content: &'a RawValue,
+        }
+        let message = serde_json::from_str::<Message<'_>>(raw.get()).ok();
+        let content = message.filter(|message| message.role == "user").map(|message| message.content.get());
+        let pieces: Vec<&RawValue> =
+            content.and_then(|content| serde_json::from_str(content).ok()).unwrap_or_default();
+        let one = |piece: &'a RawValue| {
+            let result = tool_result(piece)?;
+            let piece: Piece<'_> = serde_json::from_str(piece.get()).ok()?;
+            Some((result, Room::of(piece.content, "text")?))
+        };
+        pieces.into_iter().filter_map(one).collect()
     }
 
     fn call_said(&self, _: &RawValue) -> Option<String> {

@@ -4,10 +4,13 @@
 //! Calls may have no ids, and some clients give them their own. So a result is known by its call's place: the first of
 //! this name in the model's answer, the second.
 
-use crate::message::raw;
+use crate::{
+    http::{denials::Room, intents::ToolResult},
+    message::{Block, raw},
+};
 use serde::Deserialize;
 use serde_json::{Value, json, value::RawValue};
-use std::collections::BTreeMap;
+use std::{borrow::Cow, collections::BTreeMap};
 
 /// One of a conversation's contents, as far as it is looked at.
 #[derive(Deserialize, Default)]
@@ -105,17 +108,53 @@ fn block(part: &Part, calls: &mut [PlacedCall]) -> Option<Value> {
     let (at, _) = by_id.or_else(|| open.find(|(_, call)| call.name == response.name))?;
     let call = calls.get_mut(at)?;
     call.is_answered = true;
-    let said = response.response.as_ref().unwrap_or(&Value::Null);
-    // Where clients say that a tool failed.
-    let error = said.get("error").filter(|error| !error.is_null());
-    let whole = error.or(said.get("output")).unwrap_or(said);
-    let text = whole.as_str().map_or_else(|| whole.to_string(), str::to_owned);
+    let (text, is_error) = text(response.response.as_ref().unwrap_or(&Value::Null));
     Some(json!({
         "type": "tool_result",
         "tool_use_id": call.place,
-        "is_error": error.is_some(),
+        "is_error": is_error,
         "content": [{ "type": "text", "text": text }],
     }))
+}
+
+/// What a tool answered, and whether it failed.
+fn text(said: &Value) -> (String, bool) {
+    // Where clients say that.
+    let error = said.get("error").filter(|error| !error.is_null());
+    let whole = error.or(said.get("output")).unwrap_or(said);
+    (whole.as_str().map_or_else(|| whole.to_string(), str::to_owned), error.is_some())
+}
+
+/// The results in a content that is not the model's, in their order, each by the place of a call of this name, and where it can
+/// take more.
+pub(super) fn rooms<'a>(content: &'a RawValue) -> Vec<(ToolResult, Room<'a>)> {
+    #[derive(Deserialize)]
+    struct Content<'a> {
+        #[serde(default)]
+        role: Option<Cow<'a, str>>,
+        #[serde(borrow)]
+        parts: Vec<&'a RawValue>,
+    }
+    #[derive(Deserialize)]
+    struct Part<'a> {
+        #[serde(borrow, rename = "functionResponse", alias = "function_response")]
+        response: Answered<'a>,
+    }
+    #[derive(Deserialize)]
+    struct Answered<'a> {
+        name: Cow<'a, str>,
+        #[serde(borrow)]
+        response: &'a RawValue,
+    }
+    let content = serde_json::from_str::<Content<'_>>(content.get()).ok();
+    let content = content.filter(|content| content.role.as_deref() != Some("model"));
+    let one = |part: &'a RawValue| {
+        let Answered { name, response } = serde_json::from_str::<Part<'_>>(part.get()).ok()?.response;
+        let (text, is_error) = text(&serde_json::from_str(response.get()).ok()?);
+        let (call, content) = (position(&name, 0), vec![Block::text(&text)]);
+        Some((ToolResult { call, is_by_place: true, is_error, content }, Room::of_object(response)?))
+    };
+    content.into_iter().flat_map(|content| content.parts).filter_map(one).collect()
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use super::{GenerateContent, SSE, conversation, decoder, names, request};
 use crate::{
     http::{
+        denials::Room,
         intents::{ClientMessage, MOST_BACK, ToolResult, blocks},
         relay::split_secrets::SplitSecrets,
         request::{Route, listed},
@@ -149,6 +150,10 @@ impl Endpoint for GenerateContent {
     fn tool_results(&self, message: &ClientMessage, raw: &RawValue) -> Vec<ToolResult> {
         let results = anthropic::Messages.tool_results(message, raw).into_iter();
         results.map(|result| ToolResult { is_by_place: true, ..result }).collect()
+    }
+
+    fn rooms<'a>(&self, raw: &'a RawValue) -> Vec<(ToolResult, Room<'a>)> {
+        conversation::rooms(raw)
     }
 
     fn call_said(&self, _: &RawValue) -> Option<String> {

@@ -5,6 +5,7 @@
 use super::RATE_LIMITS;
 use crate::{
     http::{
+        denials::Room,
         intents::{ClientMessage, ToolResult},
         relay::split_secrets::SplitSecrets,
         request::{Route, every, listed},
@@ -16,6 +17,7 @@ use crate::{
 };
 use decoder::Decoder;
 use ringfence_policy::agents::config::Llm;
+use serde::Deserialize;
 use serde_json::{Value, json, value::RawValue};
 use std::{borrow::Cow, collections::BTreeMap};
 
@@ -25,6 +27,9 @@ mod decoder;
 const KEPT: [&str; 3] = ["previous_response_id", "conversation", "prompt"];
 /// An item that stands for one which the provider keeps.
 const REFERENCE: &str = "item_reference";
+
+/// Items with a tool's result for the model to read: a text, or a list of blocks.
+const ROOMY: [&str; 2] = ["function_call_output", "custom_tool_call_output"];
 
 /// A client's request, or an item of one, by its fields.
 type Fields = BTreeMap<String, Box<RawValue>>;
@@ -146,6 +151,23 @@ impl Endpoint for Responses {
         let is_error = text_of(&item, "status") == "failed";
         let content = self.blocks(item.get("output").map(|output| &**output));
         call.map(|call| ToolResult { call, is_error, is_by_place: false, content }).into_iter().collect()
+    }
+
+    fn rooms<'a>(&self, raw: &'a RawValue) -> Vec<(ToolResult, Room<'a>)> {
+        #[derive(Deserialize)]
+        struct Item<'a> {
+            r#type: Cow<'a, str>,
+            #[serde(borrow)]
+            output: &'a RawValue,
+        }
+        let room = |raw: &'a RawValue| {
+            let item: Item<'_> = serde_json::from_str(raw.get()).ok()?;
+            // The outputs of other calls are no text alone, or lists of something else.
+            ROOMY.contains(&&*item.r#type).then(|| Room::of(item.output, "input_text")).flatten()
+        };
+        let message = serde_json::from_str::<ClientMessage>(raw.get());
+        let results = message.map(|message| self.tool_results(&message, raw)).unwrap_or_default();
+        results.into_iter().zip(room(raw)).collect()
     }
 
     fn call_said(&self, raw: &RawValue) -> Option<String> {

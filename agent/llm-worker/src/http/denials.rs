@@ -1,0 +1,257 @@
+//! What the kernel denied a client's tool calls, said to its model behind their results: what, by which rule, and what a person
+//! could change.
+//!
+//! The core counts a container's denials: where it counts no more than when a call began, nothing further is asked. Else
+//! `ringfence run` is, which the auditor tells what was that call's for certain. What is said of a result once is said of it in each
+//! later request that has it, so that they begin alike for the provider's cache. The record has results as tools gave them.
+//!
+//! | file | what |
+//! |---|---|
+//! | `place` | where in a request it goes |
+
+use super::intents::ToolResult;
+use crate::{
+    calls::CallKey,
+    core_client::{CoreClient, Error},
+    message::Kind,
+    provider::Wire,
+    redact::Redactor,
+};
+use ringfence_base::escape;
+use ringfence_wire::agent::{Denial, Denials, MAX_DENIALS};
+use std::{
+    collections::{HashMap, VecDeque},
+    hash::{BuildHasher, Hash, Hasher, RandomState},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+use tokio::time::timeout_at;
+
+mod place;
+
+pub(crate) use place::Room;
+
+/// What each thing that is said begins with.
+const MARK: &str = "[Ringfence]";
+/// How each ends.
+const WHO: &str = "Only a person can change that, outside of this run.";
+/// Most characters that are said of one result.
+const LONGEST: usize = 1200;
+/// Most of them for each thing that is denied, beside [`MARK`].
+const LONGEST_EACH: usize = 700;
+/// Characters that are kept for the last line, which has [`WHO`] and a number.
+const LAST: usize = 150;
+/// Results of which something is said; the oldest go first.
+const MOST: usize = 256;
+/// Calls of one request that are asked about.
+const MOST_ASKED: usize = 16;
+/// How long all that is asked for a request may take, since its client waits, and how long nothing is asked after that was not
+/// enough. It takes half a second on an emulated processor, and a loaded host has its turns.
+const PATIENCE: Duration = Duration::from_secs(10);
+const REST: Duration = Duration::from_secs(300);
+
+/// What is known of the denials of a run.
+pub(super) struct DenialNotes {
+    host: CoreClient,
+    /// How many there were when somebody looked last.
+    counted: AtomicU64,
+    notes: Mutex<Notes>,
+    /// Nothing is asked until then.
+    resting: Mutex<Option<Instant>>,
+    /// Nobody outside can make two results that it takes for one.
+    hasher: RandomState,
+}
+
+/// A call whose result a request is the first to bring.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Closed {
+    /// The call: its id may be another's, too.
+    key: CallKey,
+    /// What the result looks like.
+    look: u64,
+    /// How many results behind it, in this request, look the same.
+    later: usize,
+    /// How many denials there were before the call, at least.
+    before: u64,
+}
+
+/// What is said of which result.
+#[derive(Debug, Default)]
+struct Notes {
+    said: HashMap<u64, Arc<str>>,
+    order: VecDeque<u64>,
+}
+
+impl Notes {
+    fn keep(&mut self, of: u64, said: Arc<str>) {
+        if self.said.insert(of, said).is_none() {
+            self.order.push_back(of);
+        }
+        while self.order.len() > MOST {
+            self.order.pop_front().map(|oldest| self.said.remove(&oldest));
+        }
+    }
+}
+
+impl DenialNotes {
+    /// For calls that this link's other end knows something of.
+    pub(super) fn new(host: CoreClient) -> Self {
+        let (counted, hasher) = (AtomicU64::new(0), RandomState::new());
+        Self { host, counted, notes: Mutex::default(), resting: Mutex::default(), hasher }
+    }
+
+    /// How many denials there were when somebody looked last: a call that begins now has none of them.
+    pub(super) fn counted(&self) -> u64 {
+        self.counted.load(Ordering::Relaxed)
+    }
+
+    /// Calls that a request closes, by the places of their results among all that it brings, and with what was [`Self::counted`]
+    /// when each began.
+    pub(super) fn closed(&self, results: &[ToolResult], closed: Vec<(usize, CallKey, u64)>) -> Vec<Closed> {
+        if closed.is_empty() || !self.host.explains() {
+            return Vec::new();
+        }
+        let looks: Vec<u64> = results.iter().map(|result| self.look(result)).collect();
+        let one = |(at, key, before): (usize, CallKey, u64)| {
+            let look = *looks.get(at)?;
+            let later = looks.iter().skip(at + 1).filter(|other| **other == look).count();
+            Some(Closed { key, look, later, before })
+        };
+        closed.into_iter().filter_map(one).collect()
+    }
+
+    /// What a result looks like: the id of its call, or the tool's name where ids are not to be relied on, and its text.
+    fn look(&self, result: &ToolResult) -> u64 {
+        let name = result.call.rsplit_once('#').filter(|_| result.is_by_place);
+        let mut hasher = self.hasher.build_hasher();
+        name.map_or(result.call.as_str(), |(name, _)| name).hash(&mut hasher);
+        for block in &result.content {
+            if let Kind::Text(text) = block.kind() {
+                text.hash(&mut hasher);
+            }
+        }
+        hasher.finish()
+    }
+
+    /// Asks what was denied to calls that a request closes: what is to be said of each.
+    pub(super) async fn ask(&self, closed: &[Closed], redactor: &Redactor) -> Vec<(Closed, Arc<str>)> {
+        let mut fresh = Vec::new();
+        if closed.is_empty() || self.is_resting() {
+            return fresh;
+        }
+        let until = Instant::now() + PATIENCE;
+        let Some(Ok(denied)) = self.in_time(until, self.host.denied_so_far()).await else { return fresh };
+        self.counted.fetch_max(denied, Ordering::Relaxed);
+        for call in closed.iter().filter(|call| call.before < denied).take(MOST_ASKED) {
+            match self.in_time(until, self.host.denials_of(&call.key)).await {
+                Some(Ok(denials)) => {
+                    fresh.extend(sentences(&denials, redactor).map(|said| (call.clone(), said.into())));
+                }
+                Some(Err(error)) => tracing::debug!("what a call was denied is not known: {error}"),
+                None => break,
+            }
+        }
+        fresh
+    }
+
+    /// An answer; `None`: there is none in time, and for a while nothing is asked any more.
+    async fn in_time<T>(
+        &self,
+        until: Instant,
+        answer: impl Future<Output = Result<T, Error>>,
+    ) -> Option<Result<T, Error>> {
+        match timeout_at(until.into(), answer).await {
+            Ok(answer) if !matches!(answer, Err(Error::Silent)) => Some(answer),
+            _ => {
+                tracing::debug!("nobody says what calls are denied");
+                *lock(&self.resting) = Some(Instant::now() + REST);
+                None
+            }
+        }
+    }
+
+    fn is_resting(&self) -> bool {
+        lock(&self.resting).is_some_and(|until| Instant::now() < until)
+    }
+
+    /// A request with what is said of its results: `fresh`, and what was said before. `None`: nothing is.
+    pub(super) fn added(&self, wire: Wire, body: &[u8], fresh: Vec<(Closed, Arc<str>)>) -> Option<Vec<u8>> {
+        if fresh.is_empty() && lock(&self.notes).said.is_empty() {
+            return None;
+        }
+        let results = place::results(wire, body);
+        let known = self.known_by(results.iter().map(|(result, _)| result));
+        let mut notes = lock(&self.notes);
+        for (Closed { look, later, .. }, said) in fresh {
+            let alike = known.iter().rev().filter(|(other, _)| *other == look);
+            alike.skip(later).take(1).for_each(|(_, result)| notes.keep(*result, Arc::clone(&said)));
+        }
+        let said: Vec<(Room<'_>, Arc<str>)> = results
+            .iter()
+            .zip(&known)
+            .filter_map(|((_, room), (_, result))| Some((*room, Arc::clone(notes.said.get(result)?))))
+            .collect();
+        drop(notes);
+        place::added(body, said.iter().map(|(room, said)| (*room, &**said)))
+    }
+
+    /// What the results of a conversation look like, and what each is known by: also by how many before it look the same, where
+    /// calls have ids, and else by all that come before it.
+    fn known_by<'a>(&self, results: impl Iterator<Item = &'a ToolResult>) -> Vec<(u64, u64)> {
+        let (mut alike, mut all) = (HashMap::<u64, u64>::new(), 0_u64);
+        let one = |result: &ToolResult| {
+            let look = self.look(result);
+            let nth = alike.entry(look).or_default();
+            *nth += 1;
+            all = self.hasher.hash_one((all, look));
+            (look, if result.is_by_place { all } else { self.hasher.hash_one((look, *nth)) })
+        };
+        results.map(one).collect()
+    }
+}
+
+/// What is said of a call that was denied something; `None`: it was not.
+fn sentences(denials: &Denials, redactor: &Redactor) -> Option<String> {
+    let mut lines: Vec<String> = Vec::new();
+    let mut more = denials.more;
+    let mut left = LONGEST - LAST;
+    for denial in &denials.first {
+        let line = sentence(denial, redactor);
+        match left.checked_sub(line.chars().count() + 1).filter(|_| lines.len() < MAX_DENIALS) {
+            Some(rest) => {
+                left = rest;
+                lines.push(line);
+            }
+            None => more = more.saturating_add(1),
+        }
+    }
+    (!lines.is_empty()).then_some(())?;
+    let last = match more {
+        0 => format!("{MARK} {WHO}"),
+        more => format!("{MARK} It was denied something else {more} more times. {WHO}"),
+    };
+    lines.push(last);
+    Some(lines.join("\n"))
+}
+
+/// One denial, on one line, without credentials.
+fn sentence(Denial { what, why, advice }: &Denial, redactor: &Redactor) -> String {
+    let text = format!("{what}. {why} {advice}");
+    // Redacted before it is cut: half a credential is one too many.
+    let text = escape::line(&redactor.text(&text));
+    let cut = text.char_indices().nth(LONGEST_EACH).map(|(at, _)| at);
+    match cut.and_then(|at| text.get(..at)) {
+        Some(beginning) => format!("{MARK} The kernel denied this call: {beginning}..."),
+        None => format!("{MARK} The kernel denied this call: {text}"),
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests;
