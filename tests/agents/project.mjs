@@ -149,6 +149,15 @@ export class Project {
     return spawn(program, rest, { cwd: this.dir, env: environment, stdio: ["ignore", "pipe", "pipe"] });
   }
 
+  /** In the guest: for a test, the host's profile of this agent is that of the binary with this in it. */
+  extend(t, text) {
+    const file = `/etc/ringfence/profiles/${this.name}.toml`;
+    assert.ok(!fs.existsSync(file));
+    t.after(() => fs.rmSync(file));
+    fs.mkdirSync(path.dirname(file), { recursive: true });
+    fs.writeFileSync(file, `extends = "${this.name}"\n${text}`, { mode: 0o644 });
+  }
+
   /** Runs the agent to its end. */
   async run(words, variables, options) {
     return ended(this.spawn(words, variables, options));
