@@ -7,10 +7,10 @@ use nix::{
 };
 use ringfence_files::Dir;
 use std::{
-    ffi::OsString,
+    ffi::{OsStr, OsString},
     fs::File,
     io,
-    os::fd::AsFd as _,
+    os::{fd::AsFd as _, unix::fs::MetadataExt as _},
     path::{Path, PathBuf},
     thread,
     time::{Duration, Instant, SystemTime},
@@ -18,6 +18,8 @@ use std::{
 
 /// After how long without a sign of life one is nobody's: longer than agents themselves wait.
 const STALE: Duration = Duration::from_secs(20);
+/// A time of change that is this far ahead is no sign of life: nobody says that it holds one for so long.
+const AHEAD: Duration = Duration::from_secs(600);
 /// How often it is looked whether it is free.
 const AGAIN: Duration = Duration::from_millis(50);
 
@@ -35,11 +37,13 @@ pub(crate) enum Error {
     Ending(String),
 }
 
-/// A lock that is ours. Dropped, it is free.
+/// A lock that is ours. Dropped, it is free, if it still is ours: who took it for nobody's has another of its name.
 #[derive(Debug)]
 pub(crate) struct AgentLock {
     dir: Dir,
     name: OsString,
+    /// What was made.
+    made: Option<File>,
 }
 
 impl AgentLock {
@@ -60,10 +64,10 @@ impl AgentLock {
         loop {
             match mkdirat(&dir, name.as_os_str(), Mode::S_IRWXU) {
                 Ok(()) => {
-                    let lock = Self { dir, name };
+                    let mut lock = Self { dir, name, made: None };
                     // A sign of life for all of that time at once.
-                    let opened = lock.dir.below(&lock.name).and_then(opened);
-                    opened.and_then(|file| file.set_modified(SystemTime::now() + life)).map_err(io)?;
+                    let made = lock.made.insert(lock.dir.below(&lock.name).and_then(opened).map_err(io)?);
+                    made.set_modified(SystemTime::now() + life).map_err(io)?;
                     return Ok(lock);
                 }
                 Err(Errno::EEXIST) => {}
@@ -71,7 +75,7 @@ impl AgentLock {
             }
             going_on().map_err(Error::Ending)?;
             if is_stale(&dir, &name).map_err(io)? {
-                dir.remove_dir(&name).map_err(io)?;
+                remove_stale(&dir, &name).map_err(io)?;
             } else if Instant::now() >= end {
                 return Err(Error::Held(path.to_owned()));
             } else {
@@ -83,7 +87,14 @@ impl AgentLock {
 
 impl Drop for AgentLock {
     fn drop(&mut self) {
-        let _ = self.dir.remove_dir(&self.name);
+        let there = self.dir.below(&self.name).and_then(opened);
+        let is_ours = match (&self.made, there) {
+            (Some(made), Ok(there)) => is_same(made, &there).unwrap_or(false),
+            _ => false,
+        };
+        if is_ours {
+            let _ = self.dir.remove_dir(&self.name);
+        }
     }
 }
 
@@ -91,15 +102,39 @@ fn opened(dir: Dir) -> io::Result<File> {
     dir.as_fd().try_clone_to_owned().map(File::from)
 }
 
-fn is_stale(dir: &Dir, name: &OsString) -> io::Result<bool> {
+fn is_same(one: &File, other: &File) -> io::Result<bool> {
+    let (one, other) = (one.metadata()?, other.metadata()?);
+    Ok((one.dev(), one.ino()) == (other.dev(), other.ino()))
+}
+
+fn is_stale(dir: &Dir, name: &OsStr) -> io::Result<bool> {
     let changed = match dir.below(name).and_then(opened) {
         Ok(file) => file.metadata()?.modified()?,
         // It was let go.
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
         Err(error) => return Err(error),
     };
-    // One of the future is alive.
-    Ok(changed.elapsed().is_ok_and(|age| age > STALE))
+    Ok(match changed.elapsed() {
+        Ok(age) => age > STALE,
+        // One of the near future is alive.
+        Err(ahead) => ahead.duration() > AHEAD,
+    })
+}
+
+/// Removes one that is nobody's. Under a name of our own first: between the look and the removal another may have removed it and
+/// made its own, which is put back.
+fn remove_stale(dir: &Dir, name: &OsStr) -> io::Result<()> {
+    let mut own = name.to_owned();
+    own.push(format!(".{}.stale", std::process::id()));
+    match dir.rename(name, &own) {
+        // It was let go.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        renamed => renamed?,
+    }
+    if !is_stale(dir, &own)? && dir.entry(name)?.is_none() {
+        return dir.rename(&own, name);
+    }
+    dir.remove_dir(&own).map(drop)
 }
 
 #[cfg(test)]
@@ -124,6 +159,12 @@ mod tests {
             assert_eq!(take().is_ok(), is_free, "{age}");
             let _ = fs::remove_dir(&path);
         }
+        for (ahead, is_free) in [(AHEAD / 2, false), (2 * AHEAD, true)] {
+            fs::create_dir(&path).unwrap();
+            File::open(&path).unwrap().set_modified(SystemTime::now() + ahead).unwrap();
+            assert_eq!(take().is_ok(), is_free, "{ahead:?}");
+            let _ = fs::remove_dir(&path);
+        }
         fs::create_dir(&path).unwrap();
         let ending = || Err("it ends".to_owned());
         let taken = AgentLock::take(&path, Duration::ZERO, Duration::from_secs(600), ending);
@@ -133,5 +174,25 @@ mod tests {
         fs::write(&path, "").unwrap();
         assert!(matches!(take(), Err(Error::Io(..))));
         assert!(path.exists());
+    }
+
+    #[test]
+    fn another_s_lock_of_the_same_name_stays() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("agent.lock");
+        let lock = AgentLock::take(&path, Duration::ZERO, Duration::ZERO, || Ok(())).unwrap();
+        // Kept under another name, so that the number of what was made is not given out again.
+        fs::rename(&path, root.path().join("old")).unwrap();
+        fs::create_dir(&path).unwrap();
+        drop(lock);
+        assert!(path.exists());
+        // Nor does a fresh one go that came in place of one that is nobody's.
+        let dir = Dir::open(root.path()).unwrap();
+        remove_stale(&dir, OsStr::new("agent.lock")).unwrap();
+        assert!(path.exists());
+        File::open(&path).unwrap().set_modified(SystemTime::now() - 2 * STALE).unwrap();
+        remove_stale(&dir, OsStr::new("agent.lock")).unwrap();
+        assert!(!path.exists(), "the control");
+        assert_eq!(fs::read_dir(root.path()).unwrap().count(), 1);
     }
 }
