@@ -219,3 +219,26 @@ fn a_model_is_told_of_denials_unless_a_kit_says_otherwise() {
     files.write("own/odd.toml", "[kit]\nprovider = \"openai\"\nexplain_denials = \"no\"\n");
     assert!(files.load("own/odd.toml").unwrap_err().to_string().contains("kit.explain_denials"));
 }
+
+#[test]
+fn claude_s_login_is_renewed_where_its_vendor_does_that_and_under_its_own_locks() {
+    let files = Files::new();
+    let kit = load("claude", &files.dirs).unwrap_or_else(|e| panic!("{e}")).kit.unwrap();
+    let login = kit.credentials.iter().find_map(|place| match place {
+        ringfence_credentials::Source::Login(login) => Some(login),
+        _ => None,
+    });
+    let login = login.unwrap();
+    let renewal = login.renewal.as_ref().unwrap();
+    assert!(login.path.ends_with(".claude/.credentials.json"), "{}", login.path.display());
+    assert_eq!(
+        (login.at.as_str(), login.expires.as_deref(), renewal.at.as_str()),
+        ("/claudeAiOauth/accessToken", Some("/claudeAiOauth/expiresAt"), "/claudeAiOauth/refreshToken")
+    );
+    // A refresh token goes there, and nowhere else.
+    assert_eq!(renewal.url, "https://platform.claude.com/v1/oauth/token");
+    assert_eq!((renewal.client.as_str(), renewal.json), ("9d1c250a-e61b-44d9-88ed-5944d1962f5e", true));
+    let [refresh, dir] = &renewal.locks[..] else { panic!("{:?}", renewal.locks) };
+    assert!(refresh.ends_with(".claude/.oauth_refresh.lock") && dir.ends_with(".claude.lock"));
+    assert!(renewal.write_lock.as_ref().unwrap().ends_with(".claude/.storage-write.lock"));
+}
