@@ -196,7 +196,7 @@ pub enum Error {
     #[error("the login in {} expired; start the agent once without Ringfence, and it is renewed", shown(&.0.display().to_string()))]
     Expired(PathBuf),
     /// A login that is over, or was refused, and stays so.
-    #[error("the login in {} cannot be renewed: {why}; start the agent once without Ringfence, or log in again there", shown(&.path.display().to_string()))]
+    #[error("the login in {} cannot be renewed: {why}", shown(&.path.display().to_string()))]
     NotRenewed {
         /// The file.
         path: PathBuf,
@@ -277,6 +277,15 @@ fn file(path: &Path) -> Result<Secret, Error> {
 }
 
 fn open(path: &Path) -> Result<fs::File, Error> {
+    let (file, mode) = open_of_any_mode(path)?;
+    if mode & 0o066 != 0 {
+        return Err(Error::Exposed { path: path.to_owned(), mode });
+    }
+    Ok(file)
+}
+
+/// The same, whoever else may read it, with its mode.
+fn open_of_any_mode(path: &Path) -> Result<(fs::File, u32), Error> {
     let io = |source| Error::File(path.to_owned(), source);
     // Without O_NONBLOCK the open of a FIFO would wait for its writer.
     let file = OpenOptions::new()
@@ -288,11 +297,7 @@ fn open(path: &Path) -> Result<fs::File, Error> {
     if !meta.is_file() {
         return Err(Error::NotAFile(path.to_owned()));
     }
-    let mode = meta.mode() & 0o7777;
-    if mode & 0o066 != 0 {
-        return Err(Error::Exposed { path: path.to_owned(), mode });
-    }
-    Ok(file)
+    Ok((file, meta.mode() & 0o7777))
 }
 
 fn bounded(reader: impl Read, from: &str, io: impl Fn(io::Error) -> Error) -> Result<Secret, Error> {

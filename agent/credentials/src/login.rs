@@ -1,10 +1,11 @@
 //! The file of JSON in which an agent keeps what its user logged in with.
 
-use super::{Error, Secret, checked, open, shown};
+use super::{Error, Secret, checked, open, open_of_any_mode, shown};
 use serde_json::value::RawValue;
 use std::{
     borrow::Cow,
     collections::HashMap,
+    fs::File,
     io::Read as _,
     path::PathBuf,
     time::{SystemTime, UNIX_EPOCH},
@@ -109,27 +110,37 @@ impl Login {
         Ok(Some(Renewable { token: self.secret(&text, &renewal.at)?, text }))
     }
 
-    /// Whether the file has exactly this text.
+    /// Whether the file has exactly this text, also one that others may read.
     ///
     /// # Errors
     /// [`Error`].
     pub fn has(&self, text: &str) -> Result<bool, Error> {
-        Ok(*self.text()? == *text)
+        Ok(*self.text_of_any_mode()? == *text)
     }
 
-    /// The file with what came for the refresh token `sent`, and all else as it was, byte for byte. `None`: the file has another
-    /// refresh token by now, or none, and is whoever's who wrote that.
+    /// The file with what came for the refresh token `sent`, and all else as it was, byte for byte, also of one that others may
+    /// read. `None`: the file has another refresh token by now, and is whoever's who wrote that.
     ///
     /// # Errors
-    /// [`Error`]; [`Error::NoLogin`]: the file has no place for the credential any more.
+    /// [`Error`]; [`Error::NoLogin`]: the file is none of a login's at this moment. Somebody may be writing it.
     pub fn renewed(&self, sent: &Secret, new: &Renewed) -> Result<Option<Change>, Error> {
-        let before = self.text()?;
+        let before = self.text_of_any_mode()?;
         let Some(renewal) = &self.renewal else { return Ok(None) };
-        if !self.secret(&before, &renewal.at).is_ok_and(|there| there == *sent) {
+        if self.secret(&before, &renewal.at)? != *sent {
             return Ok(None);
         }
-        let mut text = before.clone();
-        let refresh = new.refresh.as_ref().map(|token| (&renewal.at, token));
+        let after = self.changed(&before, new)?;
+        Ok(Some(Change { before, after }))
+    }
+
+    /// A login's file of this text with what came.
+    ///
+    /// # Errors
+    /// [`Error::NoLogin`]: it has no place for that.
+    pub fn changed(&self, before: &str, new: &Renewed) -> Result<Zeroizing<String>, Error> {
+        let mut text = Zeroizing::new(before.to_owned());
+        let refresh_at = self.renewal.as_ref().map(|renewal| &renewal.at);
+        let refresh = refresh_at.zip(new.refresh.as_ref());
         for (at, secret) in [(&self.at, &new.access)].into_iter().chain(refresh) {
             text = replaced(&text, at, &quoted(secret)).ok_or_else(|| self.none(at))?;
         }
@@ -138,14 +149,22 @@ impl Login {
         if let Some(replaced) = expires.and_then(|at| replaced(&text, at, &new.expires.to_string())) {
             text = replaced;
         }
-        Ok(Some(Change { before, after: text }))
+        Ok(text)
     }
 
     fn text(&self) -> Result<Zeroizing<String>, Error> {
+        self.text_of(open(&self.path)?)
+    }
+
+    fn text_of_any_mode(&self) -> Result<Zeroizing<String>, Error> {
+        self.text_of(open_of_any_mode(&self.path)?.0)
+    }
+
+    fn text_of(&self, file: File) -> Result<Zeroizing<String>, Error> {
         let io = |source| Error::File(self.path.clone(), source);
         // Room for all of it at once: a string that grows leaves copies behind.
         let mut text = Zeroizing::new(String::with_capacity(MAX_BYTES as usize + 2));
-        open(&self.path)?.take(MAX_BYTES + 1).read_to_string(&mut text).map_err(io)?;
+        file.take(MAX_BYTES + 1).read_to_string(&mut text).map_err(io)?;
         if text.len() as u64 > MAX_BYTES {
             return Err(Error::TooLong(shown(&self.path.display().to_string()).to_string()));
         }
@@ -328,10 +347,32 @@ mod tests {
             put(&format!(r#"{{"oauth":{oauth}}}"#));
             assert!(matches!(login.renewable(), Err(Error::NoLogin { .. })), "{oauth}");
         }
-        put(r#"{"oauth":{"access":"a"}}"#);
-        assert!(login.renewed(&sent, &new).unwrap().is_none());
-        put(r#"{"oauth":{"refresh":"r"}}"#);
-        assert!(matches!(login.renewed(&sent, &new), Err(Error::NoLogin { .. })));
+        // Nor is one without them somebody else's: it may be written at this moment.
+        for torn in [
+            "",
+            "{",
+            "[]",
+            "{}",
+            r#"{"oauth":{"access":"a"}}"#,
+            r#"{"oauth":{"access":"a","refresh":""}}"#,
+            r#"{"oauth":{"access":"a","refresh":null}}"#,
+            r#"{"oauth":{"access":"a","refresh":"other"}"#,
+            r#"{"oauth":{"refresh":"r"}}"#,
+        ] {
+            put(torn);
+            assert!(matches!(login.renewed(&sent, &new), Err(Error::NoLogin { .. })), "{torn}");
+        }
+        fs::remove_file(&path).unwrap();
+        assert!(matches!(login.renewed(&sent, &new), Err(Error::File(..))));
+        put(r#"{"oauth":{"access":"a","refresh":"other"}}"#);
+        assert!(login.renewed(&sent, &new).unwrap().is_none(), "the control");
+        // What came is put also where others can read what is there.
+        put(r#"{"oauth":{"access":"a","refresh":"r"}}"#);
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+        assert!(matches!(login.renewable(), Err(Error::Exposed { .. })));
+        let change = login.renewed(&sent, &new).unwrap().unwrap();
+        assert_eq!(*change.after, r#"{"oauth":{"access":"b","refresh":"c"}}"#);
+        assert!(login.has(&change.before).unwrap());
         // A time that is no number stays.
         for time in ["\"2030-01-01\"", "null", "1.5"] {
             let text = |a: &str, r: &str| {

@@ -1,12 +1,14 @@
 //! When the user's logins were renewed last, and what came of it: kept across runs, so that no login is asked for again and
 //! again. Read and written under the lock of renewals only.
 
-use ringfence_credentials::Login;
+use ringfence_credentials::{Login, Secret};
 use ringfence_files::{Access, Dir};
 use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
 use std::{
     collections::BTreeMap,
     ffi::OsStr,
+    fs,
     io::{self, Read as _},
     time::{SystemTime, UNIX_EPOCH},
 };
@@ -33,6 +35,44 @@ struct Attempt {
     /// In seconds since 1970.
     time: u64,
     outcome: Outcome,
+    /// The refresh token that was spent, whose answer is not in the file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    spent: Option<Spent>,
+}
+
+/// Which refresh token that was, without having it: SHA-256 of a salt and the token, in hexadecimal digits.
+#[derive(Debug, Serialize, Deserialize)]
+struct Spent {
+    salt: String,
+    hash: String,
+}
+
+impl Spent {
+    fn new(token: &Secret) -> io::Result<Self> {
+        let mut salt = [0; 16];
+        fs::File::open("/dev/urandom")?.read_exact(&mut salt)?;
+        let salt = digits(&salt);
+        let hash = hash(&salt, token);
+        Ok(Self { salt, hash })
+    }
+
+    fn is(&self, token: &Secret) -> bool {
+        hash(&self.salt, token) == self.hash
+    }
+}
+
+fn hash(salt: &str, token: &Secret) -> String {
+    digits(&Sha256::new().chain_update(salt).chain_update(token.expose()).finalize())
+}
+
+fn digits(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+impl Attempt {
+    fn counts(&self, now: u64) -> bool {
+        self.time.abs_diff(now) < PAUSE
+    }
 }
 
 /// The attempts that still count, and one login among those they are of.
@@ -59,13 +99,22 @@ impl<'a> Attempts<'a> {
         let mut all: BTreeMap<String, Attempt> = serde_json::from_slice(&text).unwrap_or_default();
         let now = now();
         // Also one of the future, of a clock that was put back, counts for no longer than that.
-        all.retain(|_, attempt| attempt.time.abs_diff(now) < PAUSE);
+        all.retain(|_, attempt| attempt.counts(now) || attempt.spent.is_some());
         Ok(Self { dir, login: format!("{}#{}", login.path.display(), login.at), all })
     }
 
     /// What came of this login's last attempt, if that still counts.
     pub(crate) fn last(&self) -> Option<&Outcome> {
-        self.all.get(&self.login).map(|attempt| &attempt.outcome)
+        self.all.get(&self.login).filter(|attempt| attempt.counts(now())).map(|attempt| &attempt.outcome)
+    }
+
+    /// Why this token of the login's is not sent again, however long ago it was: what came for it is not in the file.
+    pub(crate) fn spent(&self, token: &Secret) -> Option<&str> {
+        let attempt = self.all.get(&self.login)?;
+        match (&attempt.spent, &attempt.outcome) {
+            (Some(spent), Outcome::Failed(why)) if spent.is(token) => Some(why),
+            _ => None,
+        }
     }
 
     /// Puts one of this login's on record.
@@ -73,7 +122,17 @@ impl<'a> Attempts<'a> {
     /// # Errors
     /// As [`Dir::replace`].
     pub(crate) fn note(&mut self, outcome: Outcome) -> io::Result<()> {
-        self.all.insert(self.login.clone(), Attempt { time: now(), outcome });
+        self.all.insert(self.login.clone(), Attempt { time: now(), outcome, spent: None });
+        self.write()
+    }
+
+    /// Puts on record that this token was spent, and why what came for it is not in the file.
+    ///
+    /// # Errors
+    /// As [`Dir::replace`].
+    pub(crate) fn note_spent(&mut self, token: &Secret, why: String) -> io::Result<()> {
+        let attempt = Attempt { time: now(), outcome: Outcome::Failed(why), spent: Some(Spent::new(token)?) };
+        self.all.insert(self.login.clone(), attempt);
         self.write()
     }
 
@@ -99,7 +158,6 @@ fn now() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::fs;
 
     #[test]
     fn the_last_attempt_of_each_login_is_known_for_a_while() {
@@ -128,5 +186,25 @@ mod tests {
             fs::write(&file, other).unwrap();
             assert_eq!(last("/one"), None);
         }
+    }
+
+    #[test]
+    fn a_token_that_was_spent_stays_so_until_another_is_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let open = Dir::open(dir.path()).unwrap();
+        let login = Login { path: "/one".into(), at: "/a".into(), expires: None, renewal: None };
+        let token = |text: &str| Secret::from(text.to_owned());
+        Attempts::of(&open, &login).unwrap().note_spent(&token("r-0"), "the disk is full".into()).unwrap();
+        let file = dir.path().join(NAME);
+        let text = fs::read_to_string(&file).unwrap();
+        assert!(!text.contains("r-0"), "{text}");
+        let mut json: serde_json::Value = serde_json::from_str(&text).unwrap();
+        json["/one#/a"]["time"] = (now() - 100 * PAUSE).into();
+        fs::write(&file, json.to_string()).unwrap();
+        let mut long_ago = Attempts::of(&open, &login).unwrap();
+        assert_eq!((long_ago.last(), long_ago.spent(&token("r-0"))), (None, Some("the disk is full")));
+        assert_eq!(long_ago.spent(&token("r-1")), None);
+        long_ago.note(Outcome::Renewed).unwrap();
+        assert_eq!(Attempts::of(&open, &login).unwrap().spent(&token("r-0")), None);
     }
 }

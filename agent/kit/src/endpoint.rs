@@ -6,6 +6,7 @@ use super::{
     denials::{DenialRecord, Question},
     make,
     renewal::Renewer,
+    say,
     tie::{self, Tie},
 };
 use jiff::Zoned;
@@ -243,9 +244,9 @@ impl Endpoint {
             };
             let _ = worker::listen(link, hear);
             if !is_ending.load(Ordering::Acquire) {
-                eprintln!(
-                    "ringfence: the worker that serves {agent}'s model ended; the agent has no model any more"
-                );
+                say(format_args!(
+                    "the worker that serves {agent}'s model ended; the agent has no model any more"
+                ));
             }
         };
         // Without the thread nothing is said.
@@ -337,7 +338,7 @@ impl Fresh {
         let own = Arc::clone(this);
         let renew = move || {
             if let Err(why) = own.renew() {
-                eprintln!("ringfence: the credential of {}'s model was refused: {why}", own.agent);
+                say(format_args!("the credential of {}'s model was refused: {why}", own.agent));
             }
             // From its end on: it may have taken long.
             *held(&own.last) = Some(Instant::now());

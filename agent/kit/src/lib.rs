@@ -10,7 +10,8 @@
 //! | `client` | the variables and arguments that lead the agent to it; the agent's own directory |
 //! | `renewal` | a login that is over is renewed |
 //! | `token_endpoint` | who is asked for that, by a process of its own |
-//! | `attempts` | when that was tried last |
+//! | `unwritten` | what came of it, until it is in the login's file |
+//! | `attempts` | when that was tried last, and what was spent |
 //! | `agent_lock` | nobody does so at once: the agent's own lock on its login |
 //! | `version` | which version of the agent this is |
 
@@ -28,6 +29,7 @@ mod endpoint;
 mod renewal;
 mod tie;
 mod token_endpoint;
+mod unwritten;
 mod version;
 
 pub use client::{Client, Runner};
@@ -53,10 +55,16 @@ use ringfence_policy::{
 };
 use std::{
     ffi::OsStr,
-    io,
+    fmt,
+    io::{self, Write as _},
     path::{Path, PathBuf},
     sync::Arc,
 };
+
+/// Tells the user. Where nobody reads standard error any more, `eprintln!` would end the launcher, and with it what it holds.
+fn say(what: fmt::Arguments<'_>) {
+    let _ = writeln!(io::stderr(), "ringfence: {what}");
+}
 
 /// Why an agent's model cannot be served.
 #[derive(Debug, thiserror::Error)]

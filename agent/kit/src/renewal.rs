@@ -7,43 +7,45 @@
 use super::{
     agent_lock::AgentLock,
     attempts::{self, Attempts, Outcome},
-    make,
+    make, say,
     token_endpoint::{self, Unanswered},
+    unwritten::{Unwritten, Written, is_still, write_lock},
 };
 use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 use ringfence_base::{
     error::chain,
     lock::{Lock, LockError},
 };
-use ringfence_credentials::{Change, Error, Login, Renewable, Renewal, Renewed, Secret, Source};
-use ringfence_files::{self as files, Access, Dir, Others, Prepared};
+use ringfence_credentials::{Error, Login, Renewal, Secret, Source};
+use ringfence_files::{self as files, Access, Dir, Others};
 use ringfence_policy::agents::home::Home;
 use std::{
-    io,
     sync::{
-        Mutex, MutexGuard, PoisonError, TryLockError,
+        Mutex, PoisonError, TryLockError,
         atomic::{AtomicBool, Ordering},
     },
     thread,
     time::{Duration, Instant},
 };
 
-/// How long another run's renewal is waited for.
-const PATIENCE: Duration = Duration::from_secs(45);
+/// How long another run's renewal is waited for: as long as one may take.
+const PATIENCE: Duration = Duration::from_secs(240);
 /// How long the end of a run waits for one that has begun: for its answer, and until that is written.
-const END: Duration = Duration::from_secs(90);
+const END: Duration = Duration::from_secs(240);
+/// How long it is tried to write what came.
+const INSISTENCE: Duration = Duration::from_secs(5);
+/// How long the lock is waited for to put on record that it was written later.
+const SETTLING: Duration = Duration::from_secs(2);
+/// What a user does whose refresh token may be worth nothing any more.
+const ADVICE: &str = "start the agent once without Ringfence, or log in again there";
 /// The directory of what runs share. No agent has such a name.
 const DIR: &str = ".renewal";
 /// How often it is looked whether another renewal is done.
 const AGAIN: Duration = Duration::from_millis(100);
 /// How long the agent's own lock is waited for, and how long it is held at most: a renewal, and some more.
-const LOCKED: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(120));
-/// The same for its lock on the file alone.
-const WRITING: (Duration, Duration) = (Duration::from_secs(25), Duration::from_secs(20));
+const LOCKED: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(300));
 /// More room than two tokens need, of 16 KiB each, if every character were escaped.
 const ROOM: u64 = 128 << 10;
-/// How often a file is written that others change at the same moment.
-const TRIES: usize = 10;
 
 /// What somebody may send to all processes of a run, and what waits as long as a renewal takes.
 const HELD: [Signal; 8] = [
@@ -74,8 +76,10 @@ struct Run {
     /// A login that was not over was renewed because the provider refused it: once in a run's life, for who refuses the next one,
     /// too, refuses more than the login.
     was_refused: bool,
-    /// A credential that could not be written. The file's is none any more.
-    kept: Option<Secret>,
+    /// What came and could not be written yet. The file's is none any more.
+    unwritten: Option<Unwritten>,
+    /// What is to be said once no lock is held.
+    notice: Option<String>,
 }
 
 /// Why a login is to be renewed.
@@ -129,8 +133,32 @@ impl Renewer {
     pub(crate) fn end(&self) {
         self.is_ending.store(true, Ordering::Release);
         let end = Instant::now() + END;
-        while matches!(self.run.try_lock(), Err(TryLockError::WouldBlock)) && Instant::now() < end {
+        let mut is_said = false;
+        let mut run = loop {
+            match self.run.try_lock() {
+                Ok(run) => break run,
+                Err(TryLockError::Poisoned(error)) => break error.into_inner(),
+                Err(TryLockError::WouldBlock) if Instant::now() >= end => return,
+                Err(TryLockError::WouldBlock) => {}
+            }
+            if !is_said {
+                say(format_args!("the run's end waits for a login that is being renewed"));
+                is_said = true;
+            }
             thread::sleep(AGAIN);
+        };
+        self.settle(&mut run, INSISTENCE);
+        if let Some(unwritten) = &run.unwritten {
+            let path = unwritten.login().path.display();
+            match unwritten.beside() {
+                Some(beside) => say(format_args!(
+                    "the login that came for {path} is in {}: move it there, or log in again",
+                    beside.display()
+                )),
+                None => {
+                    say(format_args!("the login that came for {path} could be written nowhere: log in again"))
+                }
+            }
         }
     }
 
@@ -148,19 +176,39 @@ impl Renewer {
             other => return other.read(),
         };
         let mut run = self.run.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(kept) = &run.kept {
-            return Ok(kept.clone());
+        // The file's is none any more, until what came is in it.
+        if let Some(kept) = self.settle(&mut run, Duration::ZERO)
+            && !is_refused(&kept)
+        {
+            return Ok(kept);
         }
         let read = login.read();
         if self.due(&read, is_refused, &run).is_none() {
             return read;
         }
+        if when == When::Start {
+            // Before any lock is taken: whoever stopped the terminal stops this, too.
+            say(format_args!("renewing the login in {}", login.path.display()));
+        }
+        let renewed = self.renew_locked((login, renewal), &mut run, is_refused);
+        if let Some(notice) = run.notice.take() {
+            say(format_args!("{notice}"));
+        }
+        renewed
+    }
+
+    fn renew_locked(
+        &self,
+        (login, renewal): (&Login, &Renewal),
+        run: &mut Run,
+        is_refused: &dyn Fn(&Secret) -> bool,
+    ) -> Result<Secret, Error> {
         let failed = |why| Error::NotRenewed { path: login.path.clone(), why };
         require_own(login).map_err(failed)?;
-        let (dir, _lock) = self.lock().map_err(failed)?;
+        let (dir, _lock) = lock(PATIENCE, || self.require_going_on()).map_err(failed)?;
         // Another run may have done it meanwhile. Asked twice, an endpoint takes the same token once.
         let read = login.read();
-        if self.due(&read, is_refused, &run).is_none() {
+        if self.due(&read, is_refused, run).is_none() {
             return read;
         }
         let mut attempts = Attempts::of(&dir, login).map_err(|error| failed(error.to_string()))?;
@@ -171,23 +219,39 @@ impl Renewer {
                     "{why}; that was tried in the last {minutes} minutes, and is not again"
                 )));
             }
-            // What was renewed only now, and is refused, is refused for something else.
-            Some(Outcome::Renewed) if when == When::Refusal => return read,
-            _ => {}
+            // What was renewed only now, and is refused, is refused for something else; and the clock of who takes it for over is
+            // not the endpoint's.
+            Some(Outcome::Renewed) => return login.credential(),
+            None => {}
         }
         // From the agent's lock on, which would outlive this process.
         let signals = Held::new().map_err(|error| failed(error.to_string()))?;
         let _theirs = self.agent_locks(renewal, &signals).map_err(failed)?;
         // So may the agent.
         let read = login.read();
-        let Some(due) = self.due(&read, is_refused, &run) else { return read };
-        run.was_refused |= due == Due::Refused;
-        let renewed = self.renew(&mut run, (login, renewal), &mut attempts, when);
+        let Some(due) = self.due(&read, is_refused, run) else { return read };
+        let renewed = self.renew(run, (login, renewal), &mut attempts, due);
         renewed.or_else(|why| {
             // The agent itself may have done it, with the same token: that is why it was not taken.
             let read = login.read();
             if read.as_ref().is_ok_and(|secret| !is_refused(secret)) { read } else { Err(failed(why)) }
         })
+    }
+
+    /// Tries to put into the login's file what is not there yet. Gives the credential, if anything came.
+    fn settle(&self, run: &mut Run, patience: Duration) -> Option<Secret> {
+        let unwritten = run.unwritten.as_mut()?;
+        let access = unwritten.access().clone();
+        if unwritten.write(patience).is_ok() {
+            // Who does not have the lock soon leaves the old note, which is of a token that the file has no more.
+            if let Ok((dir, _lock)) = lock(SETTLING, || Ok(()))
+                && let Ok(mut attempts) = Attempts::of(&dir, unwritten.login())
+            {
+                let _ = attempts.note(Outcome::Renewed);
+            }
+            run.unwritten = None;
+        }
+        Some(access)
     }
 
     /// Whether what was read is to be renewed, and why.
@@ -203,25 +267,6 @@ impl Renewer {
             _ => return None,
         };
         Some(due).filter(|_| self.may_renew)
-    }
-
-    /// One renewal of this user's at a time.
-    fn lock(&self) -> Result<(Dir, Lock), String> {
-        let home = Home::from_env().ok_or("the home directory is not known; set HOME")?;
-        let path = home.state(DIR);
-        let dir = make(&path).map_err(|error| chain(&error))?;
-        let end = Instant::now() + PATIENCE;
-        loop {
-            match Lock::take(&path.join("lock")) {
-                Ok(lock) => return Ok((dir, lock)),
-                Err(LockError::Held { .. }) if Instant::now() < end => thread::sleep(AGAIN),
-                Err(LockError::Held { pid, .. }) => {
-                    return Err(format!("another run (pid {pid}) renews one for too long"));
-                }
-                Err(error) => return Err(chain(&error)),
-            }
-            self.require_going_on()?;
-        }
     }
 
     /// The agent's own locks for as long as it renews: it would send the same token.
@@ -242,10 +287,10 @@ impl Renewer {
     /// Renews a login, under the lock.
     fn renew(
         &self,
-        run: &mut MutexGuard<'_, Run>,
+        run: &mut Run,
         (login, renewal): (&Login, &Renewal),
         attempts: &mut Attempts<'_>,
-        when: When,
+        due: Due,
     ) -> Result<Secret, String> {
         // Dotfiles may be links to where they are kept.
         let place = Dir::resolve(&login.path).map_err(|error| error.to_string())?;
@@ -254,9 +299,12 @@ impl Renewer {
             let access = place.dir.read(&place.name).and_then(Access::like)?;
             place.dir.prepare(&place.name, access, room)
         };
-        let Renewable { token, text } = {
+        let old = {
             let _turn = write_lock(renewal).map_err(cannot)?;
             let renewable = login.renewable().map_err(|error| chain(&error))?.ok_or("nothing renews it")?;
+            if let Some(why) = attempts.spent(&renewable.token) {
+                return Err(format!("{why}; its refresh token was used up by that, and is not sent again"));
+            }
             // What would be in the way of the answer is found while the token is still good: it is written once as it is.
             let mut same = prepared(0).map_err(|error| cannot(error.to_string()))?;
             let is_written = same.put(renewable.text.as_bytes(), || is_still(login, &renewable.text));
@@ -265,85 +313,80 @@ impl Renewer {
             }
             renewable
         };
-        let room = text.len() as u64 + ROOM;
-        let mut to_come = prepared(room).map_err(|error| cannot(error.to_string()))?;
-        drop(text);
+        let room = old.text.len() as u64 + ROOM;
+        let to_come = prepared(room).map_err(|error| cannot(error.to_string()))?;
         self.require_going_on()?;
-        let path = login.path.display();
         // Nobody but the process that asks knows any more what came, where this one ends meanwhile.
         let noted = attempts.note(Outcome::Failed("it was begun, and not ended".to_owned()));
         noted.map_err(|error| format!("what is done cannot be put on record: {error}"))?;
-        if when == When::Start {
-            eprintln!("ringfence: renewing the login in {path}");
+        let is_due = || match login.renewable() {
+            Ok(Some(there)) if there.token == old.token => Ok(()),
+            _ => Err("its file was changed meanwhile".to_owned()),
+        };
+        let asked = token_endpoint::ask(renewal, &old.token, is_due);
+        if !matches!(asked, Err(Unanswered { was_sent: false, .. })) {
+            run.was_refused |= due == Due::Refused;
         }
-        let new = match token_endpoint::ask(renewal, &token) {
+        let new = match asked {
             Ok(new) => new,
-            Err(Unanswered { why, was_sent: false }) => {
+            Err(Unanswered { why, was_sent: false, .. }) => {
                 let _ = attempts.forget();
                 return Err(why);
             }
-            Err(Unanswered { why, was_sent: true }) => {
+            Err(Unanswered { why, later, .. }) => {
+                let why = if later { why } else { format!("{why}; {ADVICE}") };
                 let _ = attempts.note(Outcome::Failed(why.clone()));
                 return Err(why);
             }
         };
-        let written = match put(login, renewal, &mut to_come, &token, &new) {
-            Ok(true) => Ok(()),
-            // Somebody else's login by now.
-            Ok(false) => {
+        let mut unwritten = Unwritten::new(login, old, new, to_come);
+        let access = unwritten.access().clone();
+        match unwritten.write(INSISTENCE) {
+            // Otherwise it stays with what was noted before.
+            Ok(Written::There) => {
                 let _ = attempts.note(Outcome::Renewed);
-                return Ok(login.read().unwrap_or_else(|_| run.kept.insert(new.access).clone()));
+                Ok(access)
             }
-            Err(why) => Err(why),
-        };
-        let outcome = match &written {
-            Ok(()) => Outcome::Renewed,
-            Err(why) => Outcome::Failed(format!("what came could not be written: {why}")),
-        };
-        // Otherwise it stays with what was noted before.
-        let _ = attempts.note(outcome);
-        if let Err(why) = written {
-            run.kept = Some(new.access.clone());
-            // The endpoint may take the token in the file no more: whoever reads it later is told why.
-            eprintln!(
-                "ringfence: the login in {path} was renewed, but cannot be written there: {why}; this run goes on with it, and \
-                 the agent may have to log in again"
-            );
-        }
-        Ok(new.access)
-    }
-}
-
-/// Puts what came for the token `sent` into the login's file. False: that is another's by now.
-fn put(
-    login: &Login,
-    renewal: &Renewal,
-    to_come: &mut Prepared<'_>,
-    sent: &Secret,
-    new: &Renewed,
-) -> Result<bool, String> {
-    // Whoever has it for longer has no right to: what came is kept all the same.
-    let _turn = write_lock(renewal).ok();
-    for _ in 0..TRIES {
-        let Some(Change { before, after }) = login.renewed(sent, new).map_err(|error| chain(&error))? else {
-            return Ok(false);
-        };
-        if to_come.put(after.as_bytes(), || is_still(login, &before)).map_err(|error| error.to_string())? {
-            return Ok(true);
+            Ok(Written::Anothers) => {
+                let _ = attempts.note(Outcome::Renewed);
+                Ok(login.read().unwrap_or(access))
+            }
+            Err(why) => {
+                let path = login.path.display();
+                let what_to_do = match unwritten.beside() {
+                    Some(beside) => format!("it is in {}: move it there", beside.display()),
+                    None => "the agent may have to log in again".to_owned(),
+                };
+                let why = format!("what came could not be written: {why}; {what_to_do}");
+                run.notice = Some(format!(
+                    "the login in {path} was renewed, but cannot be written there yet; this run goes on with it: {why}"
+                ));
+                // The endpoint takes the token in the file no more: whoever reads it later is told why.
+                let _ = attempts.note_spent(unwritten.sent(), why);
+                run.unwritten = Some(unwritten);
+                Ok(access)
+            }
         }
     }
-    Err("others change it all the time".to_owned())
 }
 
-/// The agent's own lock on the file.
-fn write_lock(renewal: &Renewal) -> Result<Option<AgentLock>, String> {
-    let (patience, life) = WRITING;
-    let take = |path| AgentLock::take(path, life, patience, || Ok(()));
-    renewal.write_lock.as_deref().map(take).transpose().map_err(|error| chain(&error))
-}
-
-fn is_still(login: &Login, text: &str) -> io::Result<bool> {
-    login.has(text).map_err(io::Error::other)
+/// One renewal of this user's at a time.
+fn lock(patience: Duration, going_on: impl Fn() -> Result<(), String>) -> Result<(Dir, Lock), String> {
+    let home = Home::from_env().ok_or("the home directory is not known; set HOME")?;
+    let path = home.state(DIR);
+    let dir = make(&path).map_err(|error| chain(&error))?;
+    let end = Instant::now() + patience;
+    loop {
+        match Lock::take(&path.join("lock")) {
+            Ok(lock) => return Ok((dir, lock)),
+            Err(LockError::Held { .. }) if Instant::now() < end => thread::sleep(AGAIN),
+            Err(LockError::Held { pid, .. }) => {
+                return Err(format!("another run (pid {pid}) renews one for too long"));
+            }
+            Err(error) => return Err(chain(&error)),
+        }
+        going_on()?;
+    }
 }
 
 /// Signals that would end or stop this process wait until it is dropped: an endpoint does not wait.
@@ -388,7 +431,7 @@ mod tests {
         let token = || Ok(Secret::from("sk".to_owned()));
         let over = || Err(Error::Expired("/login".into()));
         let due = |may_renew, read, is_refused: bool, was_refused| {
-            let run = Run { was_refused, kept: None };
+            let run = Run { was_refused, ..Run::default() };
             Renewer::new(may_renew).due(&read, &|_| is_refused, &run)
         };
         assert_eq!(due(true, token(), false, false), None);

@@ -11,7 +11,7 @@ use reqwest::{
     Response, StatusCode,
     header::{ACCEPT, CONTENT_TYPE},
 };
-use ringfence_base::{error::root, precedence};
+use ringfence_base::{clock::since_boot, error::root, precedence};
 use ringfence_credentials::{self as secret, Secret};
 use ringfence_wire::{
     conn::Conn,
@@ -31,8 +31,8 @@ use std::{
 };
 use zeroize::Zeroizing;
 
-/// How long the token endpoint may take.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// How long the token endpoint may take, connection and all: who gives up early loses what comes late.
+const PATIENCE: Duration = Duration::from_secs(130);
 /// What somebody may send to all processes of a run.
 const IGNORED: [Signal; 8] = [
     Signal::SIGHUP,
@@ -88,11 +88,20 @@ struct Failure {
     why: String,
     /// The refresh token may have reached the endpoint.
     was_sent: bool,
+    /// It was not spent all the same.
+    later: bool,
+}
+
+impl Failure {
+    /// Before anything was sent.
+    fn before(why: String) -> Self {
+        Self { why, was_sent: false, later: false }
+    }
 }
 
 impl From<String> for Failure {
     fn from(why: String) -> Self {
-        Self { why, was_sent: true }
+        Self { why, was_sent: true, later: false }
     }
 }
 
@@ -120,7 +129,7 @@ pub fn serve() -> Result<(), Error> {
     let token = Secret::from_descriptor(descriptors.pop().ok_or_else(none)?)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Error::Io)?;
     let outcome = runtime.block_on(async {
-        let asked = tokio::time::timeout(PATIENCE, ask(&question, &token)).await;
+        let asked = tokio::time::timeout(PATIENCE, ask(&question, &token, &mut conn)).await;
         let late = |_| Err(format!("it does not answer within {} seconds", PATIENCE.as_secs()).into());
         asked.unwrap_or_else(late)
     });
@@ -131,27 +140,34 @@ pub fn serve() -> Result<(), Error> {
             let beside: Vec<_> = tokens.iter().map(AsFd::as_fd).collect();
             conn.send_with_descriptors(&Outcome::Renewed { expires_in }, &beside)?;
         }
-        Err(Failure { why, was_sent }) => conn.send(&Outcome::Failed { why, was_sent })?,
+        Err(Failure { why, was_sent, later }) => conn.send(&Outcome::Failed { why, was_sent, later })?,
     }
     Ok(())
 }
 
-async fn ask(question: &Renew, token: &Secret) -> Result<Answer, Failure> {
-    let client = upstream::client().map_err(|error| error.to_string())?;
+async fn ask(question: &Renew, token: &Secret, conn: &mut Conn) -> Result<Answer, Failure> {
+    let client = upstream::client().map_err(|error| Failure::before(error.to_string()))?;
     let kind = if question.json { "application/json" } else { "application/x-www-form-urlencoded" };
     let request = client
         .post(&question.url)
         .header(CONTENT_TYPE, kind)
         .header(ACCEPT, "application/json")
         .body(body(question, token));
+    // Whoever asks may think by now that nothing was sent, or somebody else may have renewed it.
+    if since_boot() > question.until {
+        return Err(Failure::before(
+            "it came too late to be sent: the machine may have been suspended".to_owned(),
+        ));
+    }
+    conn.send(&Outcome::Sending).map_err(|error| Failure::before(error.to_string()))?;
     let response = request.send().await.map_err(|error| {
         let why = format!("it cannot be reached: {}", root(&error));
         // Without a connection nothing was sent.
-        Failure { why, was_sent: !error.is_connect() }
+        Failure { why, was_sent: !error.is_connect(), later: false }
     })?;
     let status = response.status();
     if !status.is_success() {
-        return Err(refused(status, &Zeroizing::new(beginning(response).await)).into());
+        return Err(refused(status, &Zeroizing::new(beginning(response).await)));
     }
     Ok(understood(&whole(response).await?)?)
 }
@@ -200,13 +216,22 @@ fn body(Renew { client, json, .. }: &Renew, token: &Secret) -> String {
     format!("grant_type=refresh_token&refresh_token={token}&client_id={client}")
 }
 
-/// Why the endpoint refused: its status, and the error's name if it is one of the RFC's kind.
-fn refused(status: StatusCode, text: &[u8]) -> String {
-    let code = serde_json::from_slice::<Refusal>(text).ok().map(|refusal| refusal.error).filter(|code| {
+/// Why the endpoint refused: its status, and the error's name if it is one of the RFC's kind. What refuses everybody at that
+/// moment, or is no token endpoint's word at all, says nothing of the token.
+fn refused(status: StatusCode, text: &[u8]) -> Failure {
+    let refusal = serde_json::from_slice::<Refusal>(text).ok();
+    let later = match status {
+        StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => true,
+        StatusCode::FORBIDDEN => refusal.is_none(),
+        _ => false,
+    };
+    let code = refusal.map(|refusal| refusal.error).filter(|code| {
         code.len() <= MAX_CODE && code.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_')
     });
     let code = code.map(|code| format!(" ({code})")).unwrap_or_default();
-    format!("the token endpoint answers {}{code}", status.as_u16())
+    let good = if later { ": nothing was spent, and the login is as good as before; try later" } else { "" };
+    let why = format!("the token endpoint answers {}{code}{good}", status.as_u16());
+    Failure { why, was_sent: true, later }
 }
 
 /// The tokens of an answer, as descriptors.
@@ -224,7 +249,7 @@ mod tests {
 
     #[test]
     fn the_question_is_the_rfc_s_form_or_json() {
-        let question = |json| Renew { url: String::new(), client: "a b".into(), json };
+        let question = |json| Renew { url: String::new(), client: "a b".into(), json, until: 0 };
         let token = Secret::from("r/+\"=".to_owned());
         assert_eq!(
             body(&question(false), &token),
@@ -236,10 +261,25 @@ mod tests {
 
     #[test]
     fn only_an_error_s_name_is_repeated() {
-        let of = |text: &str| refused(StatusCode::BAD_REQUEST, text.as_bytes());
+        let of = |text: &str| refused(StatusCode::BAD_REQUEST, text.as_bytes()).why;
         assert_eq!(of(r#"{"error":"invalid_grant"}"#), "the token endpoint answers 400 (invalid_grant)");
         for text in ["", r#"{"error":"sk-ant-oat01-THE-TOKEN"}"#, r#"{"error":{"type":"x"}}"#] {
             assert_eq!(of(text), "the token endpoint answers 400", "{text}");
+        }
+    }
+
+    #[test]
+    fn what_refuses_everybody_is_no_reason_to_log_in_again() {
+        let is_later = |status, text: &str| refused(status, text.as_bytes()).later;
+        let error = r#"{"error":"invalid_grant"}"#;
+        for (status, without, with) in [
+            (StatusCode::TOO_MANY_REQUESTS, true, true),
+            (StatusCode::SERVICE_UNAVAILABLE, true, true),
+            (StatusCode::FORBIDDEN, true, false),
+            (StatusCode::BAD_REQUEST, false, false),
+            (StatusCode::UNAUTHORIZED, false, false),
+        ] {
+            assert_eq!((is_later(status, "<html>"), is_later(status, error)), (without, with), "{status}");
         }
     }
 

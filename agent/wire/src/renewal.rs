@@ -1,5 +1,5 @@
 //! What `ringfence run` and the process that renews a login for it say to each other, over a stream socketpair: one
-//! question, one answer. Credentials are in descriptors beside them.
+//! question, that it is sent from now on, one answer. Credentials are in descriptors beside them.
 
 use serde::{Deserialize, Serialize};
 
@@ -15,12 +15,16 @@ pub struct Renew {
     pub client: String,
     /// The endpoint takes JSON, where RFC 6749 has a form.
     pub json: bool,
+    /// Until when it may be sent, in nanoseconds since boot: a machine that was suspended sends nothing stale.
+    pub until: u64,
 }
 
 /// What came of it.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "came", rename_all = "snake_case")]
 pub enum Outcome {
+    /// Nothing yet: the refresh token is about to be sent. What comes follows.
+    Sending,
     /// A credential, beside this; behind it the next refresh token, where there is another.
     Renewed {
         /// In how many seconds the credential expires, where that was said.
@@ -32,5 +36,7 @@ pub enum Outcome {
         why: String,
         /// The refresh token may have reached the endpoint.
         was_sent: bool,
+        /// It was not spent all the same: the endpoint takes none of anybody's at this moment.
+        later: bool,
     },
 }

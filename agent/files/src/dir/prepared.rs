@@ -7,16 +7,18 @@ use std::{
     fs::File,
     io::{self, Read as _},
     os::unix::fs::FileExt as _,
+    path::PathBuf,
 };
 
-/// A file beside the one in whose place it is put, with the room that it needs. Dropped, it is removed.
+/// A file beside the one in whose place it is put, with the room that it needs. Dropped, it is removed, unless it was kept.
 #[derive(Debug)]
-pub struct Prepared<'a> {
-    dir: &'a Dir,
+pub struct Prepared {
+    dir: Dir,
     name: OsString,
     new: OsString,
     file: File,
     is_in_place: bool,
+    is_kept: bool,
 }
 
 impl Dir {
@@ -25,29 +27,25 @@ impl Dir {
     ///
     /// # Errors
     /// As open(2), write(2) and fchown(2).
-    pub fn prepare(&self, name: &OsStr, access: Access, room: u64) -> io::Result<Prepared<'_>> {
+    pub fn prepare(&self, name: &OsStr, access: Access, room: u64) -> io::Result<Prepared> {
+        let dir = Self { fd: self.fd.try_clone()?, path: self.path.clone() };
         let (new, mut file) = self.fresh(name)?;
         let written = io::copy(&mut io::repeat(0).take(room), &mut file)
             .and_then(|_| give(&file, access))
             .and_then(|()| file.sync_all());
-        let prepared = Prepared { dir: self, name: name.to_owned(), new, file, is_in_place: false };
+        let prepared = Prepared { dir, name: name.to_owned(), new, file, is_in_place: false, is_kept: false };
         written.map(|()| prepared)
     }
 }
 
-impl Prepared<'_> {
+impl Prepared {
     /// Puts it in place with this text, whole and on disk, if `is_due` still says so right before. False: it did not, and it can
     /// be tried again. Once it was put there, it is no more.
     ///
     /// # Errors
     /// Of `is_due`; as write(2) and rename(2). What was there is still there then.
     pub fn put(&mut self, text: &[u8], is_due: impl FnOnce() -> io::Result<bool>) -> io::Result<bool> {
-        if self.is_in_place {
-            return Err(io::ErrorKind::NotFound.into());
-        }
-        self.file.write_all_at(text, 0)?;
-        self.file.set_len(text.len() as u64)?;
-        self.file.sync_all()?;
+        self.write(text)?;
         if !is_due()? {
             return Ok(false);
         }
@@ -57,11 +55,37 @@ impl Prepared<'_> {
         let _ = fsync(&self.dir.fd);
         Ok(true)
     }
+
+    /// Has it stay with this text, on disk, also where it is dropped or its process is gone, until it is put in place or
+    /// [let go](Self::let_go). Gives where it is.
+    ///
+    /// # Errors
+    /// As write(2).
+    pub fn keep(&mut self, text: &[u8]) -> io::Result<PathBuf> {
+        self.write(text)?;
+        self.is_kept = true;
+        let _ = fsync(&self.dir.fd);
+        Ok(self.dir.path.join(&self.new))
+    }
+
+    /// It is removed where it is dropped, although it was kept.
+    pub fn let_go(&mut self) {
+        self.is_kept = false;
+    }
+
+    fn write(&mut self, text: &[u8]) -> io::Result<()> {
+        if self.is_in_place {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        self.file.write_all_at(text, 0)?;
+        self.file.set_len(text.len() as u64)?;
+        self.file.sync_all()
+    }
 }
 
-impl Drop for Prepared<'_> {
+impl Drop for Prepared {
     fn drop(&mut self) {
-        if !self.is_in_place {
+        if !self.is_in_place && !self.is_kept {
             let _ = self.dir.remove(&self.new);
         }
     }
@@ -98,6 +122,16 @@ mod tests {
         drop(dir.prepare(name, Access::Mode(0o600), 0).unwrap());
         assert_eq!(names(), ["login"]);
         assert_eq!(fs::read_to_string(&path).unwrap(), "new");
+        let mut prepared = dir.prepare(name, Access::Mode(0o600), 64).unwrap();
+        let kept = prepared.keep(b"to come").unwrap();
+        drop(prepared);
+        assert_eq!(fs::read_to_string(&kept).unwrap(), "to come");
+        fs::remove_file(kept).unwrap();
+        let mut prepared = dir.prepare(name, Access::Mode(0o600), 64).unwrap();
+        prepared.keep(b"to come").unwrap();
+        prepared.let_go();
+        drop(prepared);
+        assert_eq!(names(), ["login"]);
         // Its own name would be too long.
         let long = "x".repeat(250);
         fs::write(root.path().join(&long), "").unwrap();

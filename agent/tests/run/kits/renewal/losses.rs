@@ -32,6 +32,10 @@ fn one_that_cannot_be_renewed_is_said_and_left_as_it_is() {
             "400 (invalid_grant)",
         ),
         (http("401 Unauthorized", ""), "answers 401"),
+        (http("429 Too Many Requests", ""), "try later"),
+        (http("503 Service Unavailable", "<html>"), "try later"),
+        (http("403 Forbidden", "<html>"), "try later"),
+        (http("403 Forbidden", r#"{"error":"access_denied"}"#), "403 (access_denied)"),
         (http("500 Internal Server Error", "sorry"), "answers 500"),
         (
             b"HTTP/1.1 307 There\r\nlocation: https://elsewhere.example/\r\ncontent-length: 0\r\n\r\n"
@@ -50,6 +54,7 @@ fn one_that_cannot_be_renewed_is_said_and_left_as_it_is() {
         let (bad, fake) = (Vendor::new(move |_| answer.clone()), Fake::renewing("", OVER));
         let said = refused(&fake.run(&bad).output().unwrap());
         assert!(said.contains("cannot be renewed") && said.contains(why) && !said.contains("r-0"), "{said}");
+        assert_ne!(said.contains("log in again"), why == "try later", "{said}");
         assert_eq!((fake.login_file().as_str(), bad.questions(), bad.keys().len()), (OVER, 1, 0), "{why}");
         // Nor is it asked again only now, and what was the matter is said again.
         let said = refused(&fake.run(&bad).output().unwrap());
@@ -126,9 +131,8 @@ fn where_its_file_cannot_be_written_nobody_is_asked() {
 #[test]
 fn a_file_that_another_writes_meanwhile_is_left_alone() {
     for (theirs, expected) in [
-        // A login of its own, or none.
+        // A login of its own.
         (valid().replace("sk-old", "sk-fresh-theirs").replace("r-0", "r-theirs"), None),
-        (r#"{"oauth":{"access":"","refresh":"","expires":0}}"#.to_owned(), None),
         // The control: what else is in the file has nothing to do with it.
         (valid().replace("1.50", "{\"more\":2}"), Some("sk-fresh-1")),
     ] {
@@ -234,25 +238,81 @@ fn a_run_that_ends_while_it_is_renewed_waits_until_that_is_written() {
     fake.has_nothing_left();
 }
 
+impl Fake {
+    /// What is beside the login's file for a moment, or for longer.
+    fn beside(&self) -> Vec<PathBuf> {
+        let all = self.host.dir.path().read_dir().unwrap().map(|entry| entry.unwrap().path());
+        all.filter(|path| path.extension().is_some_and(|ending| ending == "new")).collect()
+    }
+}
+
 #[test]
-fn what_came_and_cannot_be_written_is_this_run_s_and_said() {
+fn what_others_can_read_by_now_is_written_so_that_they_cannot() {
     let ((vendor, let_it), fake) = (waiting(), Fake::renewing("", OVER));
     let run = started(fake.run(&vendor));
     vendor.questions.recv_timeout(LIMIT).unwrap();
-    // Others can read it by now: whoever wrote a token there would give it to them.
-    let mode =
-        |mode| fs::set_permissions(fake.host.path("login.json"), fs::Permissions::from_mode(mode)).unwrap();
-    mode(0o644);
+    let login = fake.host.path("login.json");
+    fs::set_permissions(&login, fs::Permissions::from_mode(0o644)).unwrap();
+    let_it.send(()).unwrap();
+    succeeds(&run.wait_with_output().unwrap());
+    assert_eq!(vendor.keys(), ["sk-fresh-1"]);
+    assert!(fake.login_file().contains("r-1"), "{}", fake.login_file());
+    assert_eq!(fs::metadata(&login).unwrap().permissions().mode() & 0o7777, 0o600);
+    fake.has_nothing_left();
+}
+
+#[test]
+fn what_came_and_cannot_be_written_is_this_run_s_and_stays_beside_the_file() {
+    let ((vendor, let_it), fake) = (waiting(), Fake::renewing("", OVER));
+    let run = started(fake.run(&vendor));
+    vendor.questions.recv_timeout(LIMIT).unwrap();
+    // Half of a file is nobody's login, and stays as it is.
+    fake.login("{");
     let_it.send(()).unwrap();
     let output = run.wait_with_output().unwrap();
     succeeds(&output);
-    assert_eq!((vendor.keys(), fake.login_file().as_str()), (vec!["sk-fresh-1".to_owned()], OVER));
-    assert!(stderr(&output).contains("was renewed, but cannot be written there"), "{}", stderr(&output));
-    // The token in the file is none any more: it is not sent again.
-    mode(0o600);
+    assert_eq!((vendor.keys(), fake.login_file().as_str()), (vec!["sk-fresh-1".to_owned()], "{"));
+    let [beside] = fake.beside().try_into().unwrap();
+    let said = stderr(&output);
+    let name = beside.display().to_string();
+    assert!(said.contains("cannot be written there yet") && said.matches(&name).count() == 2, "{said}");
+    assert_eq!(fs::metadata(&beside).unwrap().permissions().mode() & 0o7777, 0o600);
+    // The token of before is none any more: it is not sent again, however long ago that was.
+    fake.login(OVER);
     let said = refused(&fake.run(&vendor).output().unwrap());
-    assert!(said.contains("what came could not be written"), "{said}");
+    assert!(said.contains("what came could not be written") && said.contains(&name), "{said}");
+    let record = fake.host.path("data/ringfence/state/.renewal/attempts.json");
+    let mut attempts: Value = serde_json::from_str(&fs::read_to_string(&record).unwrap()).unwrap();
+    for attempt in attempts.as_object_mut().unwrap().values_mut() {
+        attempt["time"] = 1000.into();
+    }
+    fs::write(&record, attempts.to_string()).unwrap();
+    let said = refused(&fake.run(&vendor).output().unwrap());
+    assert!(said.contains("is not sent again") && said.contains(&name), "{said}");
     assert_eq!(vendor.questions(), 0);
+    // What the user was told to do, and the control.
+    fs::rename(&beside, fake.host.path("login.json")).unwrap();
+    succeeds(&fake.run(&vendor).output().unwrap());
+    assert_eq!((vendor.questions(), vendor.keys()), (0, vec!["sk-fresh-1".to_owned()]));
+    fake.has_nothing_left();
+}
+
+#[test]
+fn what_came_is_written_at_the_run_s_end_where_it_could_not_be_before() {
+    let ((vendor, let_it), fake) = (waiting(), Fake::renewing("", OVER));
+    // An agent that asks, and runs on.
+    let asks = String::from_utf8(AGENT.to_vec()).unwrap().replace("cat <&3", "exec sleep 1000");
+    fake.host.executable("fake", asks.as_bytes());
+    let run = started(fake.run(&vendor));
+    vendor.questions.recv_timeout(LIMIT).unwrap();
+    fs::remove_file(fake.host.path("login.json")).unwrap();
+    let_it.send(()).unwrap();
+    assert_eq!(vendor.keys.recv_timeout(LIMIT).unwrap(), "sk-fresh-1");
+    assert_eq!(fake.beside().len(), 1);
+    fake.login(OVER);
+    kill(Pid::from_raw(run.id().try_into().unwrap()), Signal::SIGTERM).unwrap();
+    run.wait_with_output().unwrap();
+    assert!(fake.login_file().contains("r-1"), "{}", fake.login_file());
     fake.has_nothing_left();
 }
 
