@@ -118,6 +118,13 @@ mod tests {
             paths: None,
             moment: tag,
         };
+        let session = Some("s".repeat(128));
+        let hook = AgentEvent::HookDone {
+            key: id.clone(),
+            session: session.clone(),
+            failed: Some(true),
+            moment: tag,
+        };
         let ended =
             AgentEvent::CallEnded { key: id.clone(), is_error: false, output: text.clone(), moment: tag };
         let refusal =
@@ -130,10 +137,11 @@ mod tests {
                     uid: None,
                     text: text.clone(),
                     via: Via::Send,
-                    session: Some("s".repeat(128)),
+                    session,
                 }),
             ),
             said(agent, CheckedPayload::Event(call)),
+            said(agent, CheckedPayload::Event(hook)),
             said(agent, CheckedPayload::Event(ended)),
             said(
                 agent,
@@ -269,7 +277,9 @@ mod tests {
             DROP INDEX agent_calls_by_container; ALTER TABLE intents DROP COLUMN container;
             ALTER TABLE agent_calls DROP COLUMN container; DROP TABLE run_lines;
             ALTER TABLE agent_calls DROP COLUMN paths; ALTER TABLE agent_calls DROP COLUMN contested;
-            ALTER TABLE call_tags DROP COLUMN matched;";
+            ALTER TABLE call_tags DROP COLUMN matched; DROP INDEX agent_calls_by_user;
+            ALTER TABLE agent_calls DROP COLUMN hook_at; ALTER TABLE agent_calls DROP COLUMN hook_failed;
+            ALTER TABLE agent_calls DROP COLUMN hook_session; ALTER TABLE agent_calls DROP COLUMN hook_only;";
         writer.connection().execute_batch(&undo).expect("undoes");
         drop(writer);
         let writer = open(&file, 0).expect("opens").writer;

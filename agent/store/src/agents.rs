@@ -1,6 +1,11 @@
 //! Agents: what their owners asked for, the tool calls that came of it, the tags, the refusals.
 
-use super::{Error, Reader, Viewer, agent_bytes, connection::rows, intents, read, run_lines, sql};
+use super::{
+    Error, Reader, Viewer, agent_bytes,
+    connection::rows,
+    hooks::{self, HookWord},
+    intents, read, run_lines, sql,
+};
 use ringfence_events::{
     attribute::Span,
     matched::Asked,
@@ -93,6 +98,8 @@ pub struct AgentCall {
     pub tagged: bool,
     /// Another process says that it is the call's.
     pub contested: bool,
+    /// What a hook of the agent's says of it.
+    pub hook: Option<HookWord>,
 }
 
 /// What is known of the calls of one run.
@@ -107,10 +114,10 @@ pub struct RunCalls {
 const CALL: &str =
     "a.row, a.agent, a.id, a.at, a.ended, a.began, a.done, a.tool, a.server, a.input, a.is_error, a.output,
     EXISTS (SELECT 1 FROM call_tags t WHERE t.call = a.row), a.key, a.given, a.renamed, a.container,
-    a.paths, a.contested FROM agent_calls a";
+    a.paths, a.contested, a.hook_at, a.hook_failed, a.hook_session, a.hook_only FROM agent_calls a";
 
 /// Whether a row is of the agent ?2, or of a run under the profile of that name: of `PROFILE@UID`, which ends before `PROFILEA`.
-const NAMED: &str = "(agent = ?2 OR (agent > ?2 || '@' AND agent < ?2 || 'A'))";
+pub(crate) const NAMED: &str = "(agent = ?2 OR (agent > ?2 || '@' AND agent < ?2 || 'A'))";
 
 /// The question for an agent's calls with one value in a column.
 fn calls_by(column: &str) -> String {
@@ -144,6 +151,7 @@ fn call(row: &Row<'_>) -> rusqlite::Result<AgentCall> {
         // What cannot be read was not written here.
         paths: row.get::<_, Option<String>>(17)?.and_then(|paths| serde_json::from_str(&paths).ok()),
         contested: row.get(18)?,
+        hook: hooks::word(row, 19)?,
     })
 }
 
@@ -243,6 +251,15 @@ pub(crate) fn store(step: &Transaction<'_>, report: &CheckedReport) -> rusqlite:
             "UPDATE agent_calls SET contested = 1 WHERE agent = ?1 AND key = ?2 AND container IS ?3",
             params![agent, key, container],
         ),
+        CheckedPayload::Event(AgentEvent::HookDone { key, session, failed, moment: _ }) => {
+            hooks::done(step, report, key, (*failed, session.as_deref()))
+        }
+        CheckedPayload::Event(AgentEvent::HookCall { key, id, tool, session, failed, moment }) => {
+            let id = id.clone().unwrap_or_else(|| format!("call_{key}"));
+            let (id, renamed) = unique(step, agent, (key, &id), None)?;
+            let call = hooks::Alone { key, id: &id, renamed: renamed.as_ref(), tool, moment: *moment };
+            hooks::alone(step, report, &call, (*failed, session.as_deref()))
+        }
         CheckedPayload::Event(AgentEvent::Refused(Refusal { what, why, pid, uid: peer, container })) => run(
             "INSERT INTO refusals (agent, uid, at, what, why, pid, peer_uid, container)
              VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
@@ -484,7 +501,7 @@ impl Reader {
         most: u32,
     ) -> Result<Vec<Asked>, Error> {
         let text = format!(
-            "SELECT {CALL} WHERE a.agent = ?1 AND a.container IS NULL AND a.server IS NULL AND a.began <= ?3
+            "SELECT {CALL} WHERE a.agent = ?1 AND a.container IS NULL AND a.server IS NULL AND a.hook_only = 0 AND a.began <= ?3
              AND (a.done IS NULL OR a.done >= ?2) LIMIT ?4"
         );
         self.spans(&text, agent, (from, to), most, |asked, _| asked)
@@ -508,7 +525,7 @@ impl Reader {
             .map_err(sql("read which runs report"))?;
         let Some(until) = until else { return Ok(None) };
         let text = format!(
-            "SELECT {CALL} WHERE a.container = ?1 AND a.server IS NULL AND a.began <= ?3
+            "SELECT {CALL} WHERE a.container = ?1 AND a.server IS NULL AND a.hook_only = 0 AND a.began <= ?3
              AND (a.done IS NULL OR a.done >= ?2) LIMIT ?4"
         );
         let calls = self.spans(&text, container, (from, to), most, |asked, contested| {
@@ -538,45 +555,6 @@ impl Reader {
         };
         let values = params![of, number(from), number(to), most];
         rows(self.connection(), text, values, span).map_err(sql("read which calls were in flight"))
-    }
-
-    /// Refusals on agents' sockets, the newest, oldest first: agent, time, what.
-    ///
-    /// # Errors
-    /// [`Error::Sql`].
-    pub fn refusals(
-        &self,
-        viewer: Viewer,
-        target: &TraceTarget,
-        most: u32,
-    ) -> Result<Vec<(String, i64, Refusal)>, Error> {
-        let (which, value): (_, Box<dyn rusqlite::ToSql>) = match target {
-            TraceTarget::All => ("?2 = 0", Box::new(0)),
-            TraceTarget::Agent(name) => (NAMED, Box::new(name.clone())),
-            TraceTarget::Intent(row) => (
-                "EXISTS (SELECT 1 FROM intents i WHERE i.row = ?2 AND i.agent = refusals.agent
-                 AND refusals.at BETWEEN i.at AND coalesce(i.ended, refusals.at))",
-                Box::new(*row),
-            ),
-            TraceTarget::Call(_) => return Ok(Vec::new()),
-        };
-        let text = format!(
-            "SELECT agent, at, what, why, pid, peer_uid, container FROM refusals WHERE (?1 = 0 OR uid = ?1) AND {which}
-             ORDER BY id DESC LIMIT ?3"
-        );
-        let refusals = rows(self.connection(), &text, params![viewer.0, value, most], |row| {
-            let refusal = Refusal {
-                what: row.get(2)?,
-                why: row.get(3)?,
-                pid: row.get(4)?,
-                uid: row.get(5)?,
-                container: row.get(6)?,
-            };
-            Ok((row.get(0)?, row.get(1)?, refusal))
-        });
-        let mut all = refusals.map_err(sql("read refusals"))?;
-        all.reverse();
-        Ok(all)
     }
 }
 

@@ -24,11 +24,12 @@ const EARLIER: &str = "
     SELECT n.id, n.evidence FROM tool_calls c JOIN sessions s ON s.id = c.session_id
         JOIN intent_tool_calls i ON i.tool_call_id = c.id JOIN intent_contexts n ON n.id = i.intent_id
     WHERE c.tool_use = ?1 AND +s.uid = ?2 AND c.id <> ?3 ORDER BY c.requested_at DESC LIMIT 1";
-/// An agent's calls that were given an id, the newest first. The plus keeps SQLite from looking at all calls in that order.
+/// An agent's calls that were given an id, the newest first. The pluses keep SQLite from looking at all calls in that order, or at
+/// all of the user's.
 const ASKED: &str = "
     SELECT i.agent, i.id, i.text, i.via = 'http', a.ended IS NULL
     FROM agent_calls a JOIN intents i ON i.agent = a.agent AND i.id = a.intent AND i.container IS a.container
-    WHERE (a.id = ?1 OR a.given = ?1) AND a.uid = ?2 AND i.uid = ?2 ORDER BY +a.row DESC LIMIT 100";
+    WHERE (a.id = ?1 OR a.given = ?1) AND +a.uid = ?2 AND i.uid = ?2 ORDER BY +a.row DESC LIMIT 100";
 /// Calls of a user that were given an id that a worker names only now.
 const LATER: &str = "
     SELECT c.id, c.session_id, c.requested_at, n.id FROM tool_calls c JOIN sessions s ON s.id = c.session_id

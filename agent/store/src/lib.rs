@@ -11,7 +11,8 @@
 //! | `ledger` | the ledger of sessions |
 //! | `policy_rules`, `condition_columns` | rules of the database; the columns of their conditions |
 //! | `rule_files` | which rule file is in force, and changes that wait for a person |
-//! | `agents`, `agent_bytes` | agents: requests, tool calls, tags, refusals; a bound on the bytes of their rows |
+//! | `agents`, `agent_bytes` | agents: requests, tool calls, tags; a bound on the bytes of their rows |
+//! | `hooks`, `refusals` | what agents' hooks say of calls; what was refused on agents' sockets |
 //! | `intents`, `spans` | which intent a call belongs to; which calls were in flight, for attribution |
 //! | `stderr` | what servers wrote to standard error |
 //! | `retention` | how long and how much of the record is kept |
@@ -29,6 +30,7 @@ mod connection;
 mod error;
 mod event_retention;
 mod filter;
+mod hooks;
 mod intents;
 mod ledger;
 mod mcp_read;
@@ -36,6 +38,7 @@ mod mcp_schema;
 mod mcp_write;
 mod policy_rules;
 mod read;
+mod refusals;
 mod retention;
 mod rule_files;
 mod run_lines;
@@ -55,6 +58,7 @@ pub use agents::{AgentCall, AgentIntent, RunCalls, TraceTarget};
 pub use condition_columns::mcp_schema_sql;
 pub use error::Error;
 pub use filter::CallFilter;
+pub use hooks::HookWord;
 pub use mcp_read::{SessionReader, Shown};
 pub use mcp_schema::TABLES as MCP_TABLES;
 pub use read::{Filter, Losses, Reader, Viewer};

@@ -364,4 +364,12 @@ pub(crate) const MIGRATIONS: &[&str] = &[
     ALTER TABLE call_tags ADD COLUMN matched INTEGER NOT NULL DEFAULT 0;     -- 1: nothing named the call
     ALTER TABLE agent_calls ADD COLUMN contested INTEGER NOT NULL DEFAULT 0; -- 1: two processes say that they are it
     ",
+    // 24: what agents' hooks say of calls. Its texts are short: a row's 1024 bytes have room for them.
+    "
+    ALTER TABLE agent_calls ADD COLUMN hook_at INTEGER;         -- microseconds since 1970; NULL: no hook said anything
+    ALTER TABLE agent_calls ADD COLUMN hook_failed INTEGER;     -- NULL: it did not say
+    ALTER TABLE agent_calls ADD COLUMN hook_session TEXT;
+    ALTER TABLE agent_calls ADD COLUMN hook_only INTEGER NOT NULL DEFAULT 0; -- 1: nothing else is known of the call
+    CREATE INDEX agent_calls_by_user ON agent_calls (uid);
+    ",
 ];

@@ -113,6 +113,37 @@ pub enum AgentEvent {
         /// The call's key.
         key: String,
     },
+    /// A call is over, as a hook of the agent's says: its container's own word.
+    HookDone {
+        /// The call's key.
+        key: String,
+        /// The agent's session.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        session: Option<String>,
+        /// Whether it failed; `None`: the agent does not say.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        failed: Option<bool>,
+        /// When the hook said it, ns since boot.
+        moment: u64,
+    },
+    /// The same of a call that the model was not seen to want: the hook's word is all that there is.
+    HookCall {
+        /// The worker's own name for it: 16 hex digits, random.
+        key: String,
+        /// What the agent calls it; `None`: it does not say.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        id: Option<String>,
+        /// The tool.
+        tool: String,
+        /// The agent's session.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        session: Option<String>,
+        /// Whether it failed; `None`: the agent does not say.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        failed: Option<bool>,
+        /// When the hook said it, ns since boot.
+        moment: u64,
+    },
     /// Somebody was refused something.
     Refused(Refusal),
 }
@@ -221,12 +252,28 @@ pub struct TracedCall {
     pub is_error: Option<bool>,
     /// The beginning of its result's text.
     pub output: Option<String>,
+    /// What a hook of the agent's says of it; `None`: nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hook: Option<TracedHook>,
     /// Whether its process tree was tagged in the kernel.
     pub tagged: bool,
     /// What the kernel saw of it, oldest first; each says how sure it is.
     pub events: Vec<Event>,
     /// There are more events than are shown.
     pub more: bool,
+}
+
+/// What a hook of the agent's says of a call: its container's own word.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TracedHook {
+    /// When it said that the call is over: RFC 3339, UTC.
+    pub ts: String,
+    /// Whether the call failed; `None`: the agent does not say.
+    pub failed: Option<bool>,
+    /// The agent's session.
+    pub session: Option<String>,
+    /// Nothing else is known of the call: the model was not seen to want it.
+    pub only: bool,
 }
 
 /// A refusal, with its agent and time.

@@ -6,7 +6,7 @@ use ringfence_client::events::{Client, unexpected};
 use ringfence_wire::{
     event::{Event, Verdict},
     message::{QueryReply, QueryRequest},
-    trace::{Renamed, Trace, TraceQuery, TracedCall, TracedIntent, TracedRefusal, Via},
+    trace::{Renamed, Trace, TraceQuery, TracedCall, TracedHook, TracedIntent, TracedRefusal, Via},
 };
 use std::{
     io::{self, Write},
@@ -21,7 +21,7 @@ const LINE: usize = 100;
 /// Behind each event is how certain its tool call is: `exact` (the kernel had tagged the process tree for the call), `sole` (no
 /// other call was running during the life of the process), `matched` (it fits this one call by what was asked, its text or its
 /// path) or `ambiguous` (one of several calls, none, or one that another call interfered with). What `ringfence run` reports of an agent with a kit is its user's word about that run's container, under
-/// PROFILE@UID. Agents of `ringfence agent start` do not appear: only the daemon sees both calls and events.
+/// PROFILE@UID. `hook` behind a call's result: a hook of the agent's says that it is over. Agents of `ringfence agent start` do not appear: only the daemon sees both calls and events.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   ringfence events trace                   # the newest intents of all agents
@@ -112,14 +112,17 @@ fn call(out: &mut impl Write, call: &TracedCall, is_last: bool) -> io::Result<()
     let (branch, below) = if is_last { ("└─", "   ") } else { ("├─", "│  ") };
     let place =
         call.server.as_deref().map_or("local".to_owned(), |server| format!("MCP {}", printable(server)));
-    let came_to = match call.is_error {
-        None => "no result",
-        Some(true) => "error",
-        Some(false) => "ok",
+    // Where no result was seen, its hook may know of one.
+    let came_to = match (call.is_error, &call.hook) {
+        (Some(true), _) | (None, Some(TracedHook { failed: Some(true), .. })) => "error",
+        (Some(false), _) | (None, Some(TracedHook { failed: Some(false), .. })) => "ok",
+        (None, Some(TracedHook { failed: None, .. })) => "over",
+        (None, None) => "no result",
     };
+    let hook = if call.hook.is_some() { "  hook" } else { "" };
     writeln!(
         out,
-        "  {branch} {} {}  {place}  {came_to}  {}",
+        "  {branch} {} {}  {place}  {came_to}{hook}  {}",
         printable(&call.tool),
         printable(&call.call),
         short(&call.input)
@@ -207,6 +210,12 @@ mod tests {
                     input: "{\"a\":\n1}".into(),
                     is_error: None,
                     output: None,
+                    hook: Some(TracedHook {
+                        ts: "2026-11-20T12:00:00.000000Z".into(),
+                        failed: Some(false),
+                        session: Some("s\u{1b}[2J".into()),
+                        only: false,
+                    }),
                     tagged: false,
                     events: Vec::new(),
                     more: false,
@@ -224,6 +233,7 @@ mod tests {
         );
         assert!(!text.contains('\u{1b}'), "{text}");
         assert!(text.contains(r", session s\x1b[2J\x0a  under way"), "{text}");
+        assert!(text.contains("  local  ok  hook  {"), "{text}");
         assert!(text.contains("under way") && text.contains("sent by user 0"), "{text}");
     }
 }
