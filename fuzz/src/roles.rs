@@ -10,6 +10,7 @@ use ringfence_wire::{
     packets::Packets,
     runner::{Answer, Request},
     status::Status,
+    tie::{Heard, Said},
     trace::{AgentEvent, Trace},
 };
 use rustix::net::{SendFlags, send};
@@ -29,7 +30,7 @@ use std::{
 const MOST: usize = 1024;
 
 /// Every message that a role reads, by the first byte: one that is understood means the same when it is written again.
-const MESSAGES: [fn(&[u8]); 20] = [
+const MESSAGES: [fn(&[u8]); 22] = [
     again::<ToCore>,
     again::<ToWorker>,
     again::<Handoff>,
@@ -50,6 +51,8 @@ const MESSAGES: [fn(&[u8]); 20] = [
     again::<Answer>,
     again::<AgentEvent>,
     again::<Trace>,
+    again::<Said>,
+    again::<Heard>,
 ];
 
 fn again<T: Serialize + DeserializeOwned>(body: &[u8]) {

@@ -34,6 +34,24 @@ pub enum Said {
         #[serde(default)]
         call: Option<String>,
     },
+    /// A tool call is over, as the agent's own hook says. Answered by [`Heard::Noted`] or [`Heard::Refused`].
+    Done(Done),
+}
+
+/// What an agent's own hook says of a call that is over: its word and nobody else's.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Done {
+    /// What the agent calls it: the provider's id. `None`: it does not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub call: Option<String>,
+    /// The tool.
+    pub tool: String,
+    /// The agent's session.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session: Option<String>,
+    /// Whether it failed. `None`: it does not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failed: Option<bool>,
 }
 
 /// What it hears.
@@ -42,6 +60,8 @@ pub enum Said {
 pub enum Heard {
     /// The shell and all that it starts from now on is the call's.
     Tied(Sure),
+    /// It is on its way to the record.
+    Noted {},
     /// Nothing was done, and why.
     Refused(String),
 }
@@ -66,6 +86,12 @@ mod tests {
         assert_eq!(serde_json::to_string(&said(Some("toolu_1"))).unwrap(), r#"{"tie":{"call":"toolu_1"}}"#);
         assert_eq!(serde_json::from_str::<Said>(r#"{"tie":{}}"#).unwrap(), said(None));
         assert_eq!(serde_json::to_string(&Heard::Tied(Sure::Exact)).unwrap(), r#"{"tied":"exact"}"#);
+        let done = |text: &str| serde_json::from_str::<Said>(text).unwrap();
+        let whole = r#"{"done":{"call":"toolu_1","tool":"Edit","session":"s","failed":false}}"#;
+        assert_eq!(serde_json::to_string(&done(whole)).unwrap(), whole);
+        let short = Done { tool: "Edit".into(), ..Done::default() };
+        assert_eq!(done(r#"{"done":{"tool":"Edit"}}"#), Said::Done(short));
+        assert_eq!(serde_json::to_string(&Heard::Noted {}).unwrap(), r#"{"noted":{}}"#);
         assert_eq!(serde_json::to_string(&Heard::Refused("no".into())).unwrap(), r#"{"refused":"no"}"#);
     }
 

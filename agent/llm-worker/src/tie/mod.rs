@@ -5,6 +5,9 @@
 //! arguments, and the core ties it, after checks of its own. Whoever connects is hostile: what it says is bounded, and what it
 //! gets is one process of its own tied to one call that waits, at most.
 //!
+//! An agent's own hooks say here which calls are over, too. That is their word: it is reported as that, once for each call, and
+//! for those that no model was seen to want at a bounded pace.
+//!
 //! | file | what |
 //! |---|---|
 //! | `outstanding` | the calls that nobody answered yet, and which have a process |
@@ -15,11 +18,15 @@ mod text;
 
 pub(crate) use outstanding::{Outstanding, Waiting};
 
-use crate::core_client::{CoreClient, Error, RefusedParty};
-use outstanding::Claim;
+use crate::{
+    calls::CallKey,
+    core_client::{CoreClient, Error, RefusedParty},
+    report::now,
+};
+use outstanding::{Claim, Finished};
 use ringfence_wire::{
-    tie::{Heard, MAX_LINE, Said, Sure},
-    trace::{AgentEvent, MAX_ID, MAX_TEXT, Refusal},
+    tie::{Done, Heard, MAX_LINE, Said, Sure},
+    trace::{AgentEvent, MAX_ID, MAX_SESSION, MAX_TEXT, Refusal},
 };
 use std::{
     collections::VecDeque,
@@ -99,6 +106,10 @@ impl Ties {
                 Ok(sure) => Heard::Tied(sure),
                 Err(why) => Heard::Refused(why),
             },
+            Said::Done(done) => match self.done(done) {
+                Ok(()) => Heard::Noted {},
+                Err(why) => Heard::Refused(why.to_owned()),
+            },
         };
         let mut answer = serde_json::to_vec(&heard).ok()?;
         answer.push(b'\n');
@@ -170,6 +181,31 @@ impl Ties {
                 Err("the call has a process already".to_owned())
             }
         }
+    }
+
+    /// Reports what a hook says of a call that is over.
+    fn done(&self, said: Done) -> Result<(), &'static str> {
+        let Done { call: id, mut tool, session, failed } = said;
+        if tool.is_empty() || id.as_ref().is_some_and(|id| id.is_empty() || id.len() > MAX_ID) {
+            return Err("that is no call");
+        }
+        let moment = now();
+        let session = session.filter(|session| !session.is_empty() && session.len() <= MAX_SESSION);
+        let event = match id.as_deref().map_or(Finished::Unknown, |id| self.outstanding.done(id)) {
+            Finished::Known(key) => {
+                AgentEvent::HookDone { key: key.as_str().to_owned(), session, failed, moment }
+            }
+            Finished::Unknown if self.host.may_record(RefusedParty::Hook) => {
+                tool.truncate(tool.floor_char_boundary(MAX_ID));
+                let key = CallKey::mint().as_str().to_owned();
+                AgentEvent::HookCall { key, id, tool, session, failed, moment }
+            }
+            Finished::Unknown => return Err("too many calls of which nothing else is known"),
+            Finished::Again => return Err("that was said before"),
+            Finished::OneOfSeveral => return Err("more than one call of this name waits"),
+        };
+        self.host.report(&event);
+        Ok(())
     }
 
     fn record(&self, why: &str) {

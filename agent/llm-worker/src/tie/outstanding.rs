@@ -5,16 +5,25 @@ use crate::calls::CallKey;
 use ringfence_wire::{tie::Sure, trace::MAX_ID};
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
 
 /// Most bytes of a command: the kernel takes no longer argument.
 const MAX_COMMAND: usize = 128 << 10;
 /// Most bytes of the commands of all calls; those beyond are not known.
 const MAX_COMMANDS: usize = 4 << 20;
+/// Calls that are over and still known, so that what a hook says late is said of them.
+const MOST_OVER: usize = 256;
 
 /// The calls of one run.
 #[derive(Debug, Default)]
-pub(crate) struct Outstanding(Mutex<Vec<Call>>);
+pub(crate) struct Outstanding {
+    calls: Mutex<Vec<Call>>,
+    /// Those that were answered, or that only a hook told of, the newest last. Locked while the others are, or alone.
+    over: Mutex<VecDeque<Over>>,
+}
 
 /// One of them.
 #[derive(Debug)]
@@ -27,6 +36,17 @@ struct Call {
     is_claimed: bool,
     /// A second process said that it is this call's.
     is_contested: bool,
+    /// A hook said that it is over.
+    is_done: bool,
+}
+
+/// A call that is over.
+#[derive(Debug)]
+struct Over {
+    /// `None`: only a hook told of it.
+    key: Option<CallKey>,
+    id: String,
+    is_done: bool,
 }
 
 /// What a call has a shell do.
@@ -49,6 +69,19 @@ pub(crate) enum Claim {
     Contested(CallKey),
 }
 
+/// Of which call a hook says that it is over.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Finished {
+    /// This one, and for the first time.
+    Known(CallKey),
+    /// One of which that was said before.
+    Again,
+    /// One of several of one name.
+    OneOfSeveral,
+    /// None that is known.
+    Unknown,
+}
+
 /// Keeps a call among the outstanding ones for as long as it lives.
 #[derive(Debug)]
 pub(crate) struct Waiting {
@@ -58,13 +91,30 @@ pub(crate) struct Waiting {
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        self.all.lock().retain(|call| call.key != self.key);
+        let mut calls = self.all.lock();
+        let Some(at) = calls.iter().position(|call| call.key == self.key) else { return };
+        let Call { key, id, is_done, .. } = calls.remove(at);
+        if !id.is_empty() {
+            self.all.over(Over { key: Some(key), id, is_done });
+        }
     }
 }
 
 impl Outstanding {
     fn lock(&self) -> MutexGuard<'_, Vec<Call>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lock_over(&self) -> MutexGuard<'_, VecDeque<Over>> {
+        self.over.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn over(&self, one: Over) {
+        let mut over = self.lock_over();
+        if over.len() >= MOST_OVER {
+            over.pop_front();
+        }
+        over.push_back(one);
     }
 
     /// The model wants this called: by the provider's id and with this input, from which credentials are taken out.
@@ -78,7 +128,14 @@ impl Outstanding {
             command => command,
         };
         let id = if id.len() <= MAX_ID { id.to_owned() } else { String::new() };
-        calls.push(Call { key: key.clone(), id, command, is_claimed: false, is_contested: false });
+        calls.push(Call {
+            key: key.clone(),
+            id,
+            command,
+            is_claimed: false,
+            is_contested: false,
+            is_done: false,
+        });
         Waiting { all: Arc::clone(self), key: key.clone() }
     }
 
@@ -124,6 +181,26 @@ impl Outstanding {
         let mut calls = self.lock();
         let call = calls.iter_mut().find(|call| call.key == *key);
         call.is_none_or(|call| !std::mem::replace(&mut call.is_contested, true))
+    }
+
+    /// A hook says that the call of this name is over: one that waits, or else the newest that was answered. One that is not known is
+    /// so from then on.
+    pub(crate) fn done(&self, id: &str) -> Finished {
+        let mut calls = self.lock();
+        let mut of_name = calls.iter_mut().filter(|call| !call.id.is_empty() && call.id == id);
+        if let Some(one) = of_name.next() {
+            return match of_name.next() {
+                Some(_) => Finished::OneOfSeveral,
+                None if std::mem::replace(&mut one.is_done, true) => Finished::Again,
+                None => Finished::Known(one.key.clone()),
+            };
+        }
+        if let Some(one) = self.lock_over().iter_mut().rfind(|one| one.id == id) {
+            let is_again = std::mem::replace(&mut one.is_done, true);
+            return one.key.clone().filter(|_| !is_again).map_or(Finished::Again, Finished::Known);
+        }
+        self.over(Over { key: None, id: id.to_owned(), is_done: true });
+        Finished::Unknown
     }
 
     /// Nothing was tied to it: the next may be.
@@ -293,6 +370,36 @@ mod tests {
         ] {
             assert_eq!(Command::of(&raw(&input)), command, "{input}");
         }
+    }
+
+    #[test]
+    fn what_a_hook_says_is_of_one_call_and_once() {
+        let all = Arc::<Outstanding>::default();
+        let [a, b] = [(); 2].map(|()| CallKey::mint());
+        let waits = all.add(&a, "a", &raw(&json!({})));
+        let late = all.add(&b, "b", &raw(&json!({})));
+        assert_eq!(all.done("a"), Finished::Known(a));
+        assert_eq!(all.done("a"), Finished::Again);
+        drop((waits, late));
+        assert_eq!(all.done("a"), Finished::Again, "answered meanwhile");
+        assert_eq!(all.done("b"), Finished::Known(b), "it says so late");
+        assert_eq!(
+            [all.done("b"), all.done("c"), all.done("c")],
+            [Finished::Again, Finished::Unknown, Finished::Again]
+        );
+        let [c, d] = [(); 2].map(|()| CallKey::mint());
+        let waits = all.add(&c, "c", &raw(&json!({})));
+        assert_eq!(all.done("c"), Finished::Known(c), "the model wants one of that name now");
+        let _one_more = all.add(&d, "c", &raw(&json!({})));
+        assert_eq!(all.done("c"), Finished::OneOfSeveral);
+        drop(waits);
+        assert_eq!(all.done("c"), Finished::Known(d));
+        let nameless = all.add(&CallKey::mint(), "", &raw(&json!({})));
+        drop(nameless);
+        for n in 0..2 * MOST_OVER {
+            assert_eq!(all.done(&n.to_string()), Finished::Unknown);
+        }
+        assert_eq!(all.lock_over().len(), MOST_OVER);
     }
 
     proptest! {
