@@ -1,6 +1,13 @@
-//! What the runtime in a container receives from the daemon's side of its socket.
+//! What a container's programs receive: the runtime, from the daemon's side of its socket; and what agents' hooks start, from the agents.
 
-use ringfence_guest::runtime::message::{self, Incoming};
+use ringfence_guest::{
+    hook::{Agent, after, before},
+    runtime::message::{self, Incoming},
+};
+use ringfence_wire::{
+    tie::{Done, MAX_LINE, Said},
+    trace::{MAX_ID, MAX_SESSION},
+};
 use serde_json::Value;
 
 /// Frames from the daemon: what is taken from one is in it as it stands there.
@@ -32,4 +39,39 @@ pub(crate) fn guest(data: &[u8]) {
         }
         Incoming::Ignored => assert!(frame["method"].is_string()),
     }
+}
+
+/// What an agent says before and after a call. Before: the answer has the same input but for a line in front of the command. After:
+/// nothing is answered, and what is told fits a report.
+pub(crate) fn hook(data: &[u8]) {
+    for agent in Agent::ALL {
+        let answer = before(agent, data, "/opt/ringfence-runtime");
+        if let Some(done) = after(agent, data) {
+            assert!(answer.is_none(), "one moment is not the other");
+            told(done);
+        }
+        // What goes on as it came may be deeper than anything that is read here.
+        let Some(answer) = answer else { continue };
+        let (Ok(said), Ok(answer)) =
+            (serde_json::from_slice::<Value>(data), serde_json::from_str::<Value>(&answer))
+        else {
+            continue;
+        };
+        let (mut input, mut updated) =
+            (said["tool_input"].clone(), answer["hookSpecificOutput"]["updatedInput"].clone());
+        let [command, tied] = [&mut input, &mut updated].map(|of| of["command"].take());
+        let (_, behind) = tied.as_str().and_then(|tied| tied.split_once('\n')).expect("a line in front");
+        assert_eq!(Some(behind), command.as_str());
+        assert_eq!(input, updated);
+    }
+}
+
+fn told(done: Done) {
+    assert!(!done.tool.is_empty() && done.tool.len() <= MAX_ID);
+    assert!(done.call.as_ref().is_none_or(|id| !id.is_empty() && id.len() <= MAX_ID));
+    assert!(done.session.as_ref().is_none_or(|id| !id.is_empty() && id.len() <= MAX_SESSION));
+    let said = Said::Done(done);
+    let line = serde_json::to_vec(&said).expect("it can be written");
+    assert!(line.len() < MAX_LINE && !line.contains(&b'\n'));
+    assert_eq!(serde_json::from_slice::<Said>(&line).expect("it can be read"), said);
 }

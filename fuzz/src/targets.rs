@@ -38,7 +38,7 @@ use std::{
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All of them; each has its corpus in `fuzz/corpus/NAME`.
-pub const ALL: [Target; 23] = [
+pub const ALL: [Target; 24] = [
     ("line", line),
     ("classify", classify),
     ("rules", rules),
@@ -59,6 +59,7 @@ pub const ALL: [Target; 23] = [
     ("ledger", auditor::ledger),
     ("roles", roles),
     ("guest", guest),
+    ("hook", hook),
     ("dashboard", dashboard),
     ("endpoint", endpoint),
     ("relay", relay),
@@ -199,6 +200,11 @@ pub fn endpoint(data: &[u8]) {
 /// A provider's answer on its way to a client: see `http` in `ringfence-llm-worker`.
 pub fn relay(data: &[u8]) {
     llm::http::relay(data);
+}
+
+/// What agents say to their hooks: see [`guest::hook`].
+pub fn hook(data: &[u8]) {
+    guest::hook(data);
 }
 
 /// What a runtime receives from the daemon: see [`guest::guest`].

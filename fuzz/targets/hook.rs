@@ -1,0 +1,5 @@
+//! The target `hook`: see `ringfence_fuzz::targets`.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| ringfence_fuzz::targets::hook(data));
