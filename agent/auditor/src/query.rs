@@ -18,6 +18,7 @@ use ringfence_base::{
 use ringfence_events::explain;
 use ringfence_store::{self as store, Filter, Reader, Viewer};
 use ringfence_wire::{
+    calls::{CallList, CallsQuery},
     conn::{Conn, is_hung_up},
     frame::FrameError,
     message::{AuditorStatus, EventsQuery, Failure, Lost, QueryReply, QueryRequest},
@@ -136,6 +137,7 @@ impl Responder<'_> {
             QueryRequest::Why { event } => self.why(event, &mut answers),
             QueryRequest::Status => self.status(&mut answers),
             QueryRequest::Trace(query) => self.trace(&query, &mut answers),
+            QueryRequest::Calls(query) => self.calls(&query, &mut answers),
         };
         match done {
             Ok(()) => Ok(()),
@@ -282,6 +284,16 @@ impl Responder<'_> {
         };
         drop(turn);
         send(answers, &reply)
+    }
+
+    fn calls(&self, query: &CallsQuery, answers: &mut Conn) -> Result<(), QueryError> {
+        self.queries.shared.flush(FLUSH_LIMIT);
+        let turn = self.turn()?;
+        let (reader, _) = self.reader()?;
+        self.refresh();
+        let (calls, more) = reader.call_list(self.viewer, query).map_err(QueryError::Store)?;
+        drop(turn);
+        send(answers, &QueryReply::Calls(CallList { calls, more }))
     }
 
     fn status(&self, answers: &mut Conn) -> Result<(), QueryError> {

@@ -13,6 +13,7 @@
 //! | `rule_files` | which rule file is in force, and changes that wait for a person |
 //! | `agents`, `agent_bytes` | agents: requests, tool calls, tags; a bound on the bytes of their rows |
 //! | `hooks`, `refusals` | what agents' hooks say of calls; what was refused on agents' sockets |
+//! | `call_list` | one list of tool calls, whatever carried them |
 //! | `intents`, `spans` | which intent a call belongs to; which calls were in flight, for attribution |
 //! | `stderr` | what servers wrote to standard error |
 //! | `retention` | how long and how much of the record is kept |
@@ -25,6 +26,7 @@
 
 mod agent_bytes;
 mod agents;
+mod call_list;
 mod condition_columns;
 mod connection;
 mod error;

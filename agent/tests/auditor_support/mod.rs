@@ -10,8 +10,8 @@ use ringfence_common::{
 use ringfence_test_support::wait::wait_until;
 use ringfence_wire::{
     audit::{
-        Answer, Batch, FromCore, Handoff, Manifest, Notice, PassedFd, PeerFacts, PeerQuestion, Slot,
-        Subordinate,
+        AgentReport, Answer, Batch, FromCore, Handoff, Manifest, Notice, PassedFd, PeerFacts, PeerQuestion,
+        Slot, Subordinate,
     },
     conn::Conn,
     event::RuleText,
@@ -339,10 +339,20 @@ impl Core {
     }
 
     pub(crate) fn raw(&mut self, records: impl IntoIterator<Item = Vec<u8>>) {
+        self.batch(Batch::new, records);
+    }
+
+    /// Sends what workers reported as one batch.
+    pub(crate) fn reports(&mut self, reports: impl IntoIterator<Item = AgentReport>) {
+        let reports = reports.into_iter().map(|report| serde_json::to_vec(&report).expect("serialises"));
+        self.batch(Batch::of_reports, reports);
+    }
+
+    fn batch(&mut self, empty: impl FnOnce(u64) -> Batch, items: impl IntoIterator<Item = Vec<u8>>) {
         self.sequence += 1;
-        let mut batch = Batch::new(self.sequence);
-        for record in records {
-            assert!(batch.push(&record), "the batch is full");
+        let mut batch = empty(self.sequence);
+        for item in items {
+            assert!(batch.push(&item), "the batch is full");
         }
         let body = batch.into_body();
         self.unacked.lock().expect("lock").push_back((self.sequence, body.clone()));

@@ -6,10 +6,11 @@ use crate::{
     support::{Home, eventually},
 };
 use ringfence_wire::{
+    audit::{AgentReport, Payload, run_agent},
     conn::Conn,
     mcp::{McpReply, McpRequest, SessionOrder, SessionUpdate},
 };
-use serde_json::{Value, json};
+use serde_json::{Value, json, value::to_raw_value};
 use sha2::{Digest, Sha256};
 use std::{
     fs::File,
@@ -260,4 +261,83 @@ fn a_session_releases_its_own_calls_only() {
     assert_eq!(home.ask("POST", &format!("/api/tool-calls/{waiting}/approve"), Some("{}")).status, 200);
     assert!(files.line().contains(r#""id":1"#), "it went on");
     eventually("nothing waits", || (home.json("/api/waiting")[0].is_null()).then_some(()));
+}
+
+/// What a run of this user's reports, beginning with its container.
+fn reports(said: impl IntoIterator<Item = Value>) -> Vec<AgentReport> {
+    let report = |(n, payload): (usize, Payload)| AgentReport {
+        agent: run_agent("claude", uid()),
+        uid: uid(),
+        container: Some("0123456789ab".into()),
+        // Before what the journal has.
+        at: i64::try_from(wall(SECOND)).expect("a time") + i64::try_from(n).expect("few"),
+        payload,
+    };
+    let said = said.into_iter().map(|event| Payload::Event(to_raw_value(&event).expect("serialises")));
+    std::iter::once(Payload::LineOpened).chain(said).enumerate().map(report).collect()
+}
+
+#[test]
+fn all_calls_are_in_one_list_whatever_carried_them() {
+    let mut home = Home::new();
+    let path = home.path("one.journal");
+    let mut journal = Journal::create(&path, SESSION, "0123456789ab");
+    journal.asked(100, 1, &call(1));
+    journal.answered(200, 1);
+    journal.end();
+    let core = home.core();
+    let wanted = |key: &str, id: &str, tool: &str| json!({ "said": "call", "key": key, "id": id, "intent": null, "tool": tool, "server": null, "input": "{}", "moment": 1 });
+    core.reports(reports([
+        wanted("a", "toolu_1", "Edit"),
+        wanted("b", "toolu_2", "Bash"),
+        json!({ "said": "hook_done", "key": "a", "session": "s\u{1b}[2J", "failed": true, "moment": 2 }),
+        json!({ "said": "hook_call", "key": "c", "id": "toolu_3", "tool": "Web\nFetch", "failed": false, "moment": 3 }),
+    ]));
+    core.settle();
+    hand_over(core, SESSION, &path);
+
+    let (out, err, ok) = core.run(&["events", "calls", "--json"]);
+    assert!(ok && err.is_empty(), "{err}");
+    let list: Value = serde_json::from_str(&out).expect("JSON");
+    let shown = |list: &Value| -> Vec<Value> {
+        let calls = list["calls"].as_array().expect("calls").iter();
+        calls.map(|call| json!([call["tool"], call["by"], call["result"], call["tie"]])).collect()
+    };
+    let agents = [
+        json!(["Web\nFetch", "hook", "ok", "none"]),
+        json!(["Bash", "endpoint", "waiting", "none"]),
+        json!(["Edit", "endpoint+hook", "failed", "none"]),
+    ];
+    assert_eq!(shown(&list), [&[json!(["t", "mcp", "ok", "none"])], &agents[..]].concat());
+    assert_eq!(list["more"], false);
+    let edit = &list["calls"][3];
+    let whose = (&edit["agent"], &edit["container"], &edit["session"], &edit["call"]);
+    assert_eq!(
+        whose,
+        (&json!(run_agent("claude", uid())), &json!("0123456789ab"), &json!("s\u{1b}[2J"), &json!("toolu_1"))
+    );
+    let mcp = &list["calls"][0];
+    assert_eq!(
+        (&mcp["mcp_session"], &mcp["server"], &mcp["key"]),
+        (&json!(SESSION), &json!("files"), &json!(call(1)))
+    );
+
+    let (out, ..) = core.run(&["events", "calls", "--json", "--agent", "claude", "--limit", "2"]);
+    let list: Value = serde_json::from_str(&out).expect("JSON");
+    assert_eq!((shown(&list), &list["more"]), (agents[..2].to_vec(), &json!(true)));
+    let (out, ..) = core.run(&["events", "calls"]);
+    assert_eq!(out.lines().count(), 5, "{out}");
+    assert!(out.contains(r"Web\x0aFetch") && !out.contains('\u{1b}'), "{out}");
+    let (out, err, ok) = core.run(&["events", "calls", "--agent", "another"]);
+    assert!(ok && out.is_empty() && err.contains("no such call"), "{out}{err}");
+
+    let (out, ..) = core.run(&["events", "trace", "toolu_1", "--json"]);
+    let trace: Value = serde_json::from_str(&out).expect("JSON");
+    let hook = &trace["intents"][0]["calls"][0]["hook"];
+    assert_eq!(
+        (&hook["failed"], &hook["session"], &hook["only"]),
+        (&json!(true), &json!("s\u{1b}[2J"), &json!(false))
+    );
+    let (out, ..) = core.run(&["events", "trace", "toolu_1"]);
+    assert!(out.contains("Edit toolu_1  local  error  hook  {}"), "{out}");
 }

@@ -16,6 +16,7 @@
 //! | what the core and an agent's LLM worker say to each other | [`agent`] |
 //! | what `ringfence run` asks who renews a login | [`renewal`] |
 //! | what a worker reports, and the trace that is made of it | [`trace`] |
+//! | the list of tool calls, whatever carried them | [`calls`] |
 //! | what a run's container says on the socket of its ties | [`tie`] |
 //! | what is said on the tool runner's socket, in a container | [`runner`] |
 
@@ -24,6 +25,7 @@ mod words;
 
 pub mod agent;
 pub mod audit;
+pub mod calls;
 pub mod conn;
 pub mod ending;
 pub mod event;

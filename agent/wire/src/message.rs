@@ -8,6 +8,7 @@
 //! | `/run/ringfence/query.sock` (0666, the auditor's) | anyone; a uid sees its own, root all | [`QueryRequest`] |
 
 use crate::{
+    calls::{CallList, CallsQuery},
     event::{Event, Explanation},
     status::Mode,
     trace::{Trace, TraceQuery},
@@ -184,6 +185,8 @@ pub enum QueryRequest {
     Status,
     /// What agents were asked, the tool calls that came of it, and what the kernel saw of them: [`QueryReply::Trace`].
     Trace(TraceQuery),
+    /// Tool calls, whatever carried them, the newest first: [`QueryReply::Calls`].
+    Calls(CallsQuery),
 }
 
 /// Which events are asked for.
@@ -232,6 +235,8 @@ pub enum QueryReply {
     Status(AuditorStatus),
     /// Intents, oldest first.
     Trace(Box<Trace>),
+    /// Tool calls, newest first.
+    Calls(CallList),
     /// The request cannot be answered.
     Failed(Failure),
 }

@@ -1,5 +1,6 @@
 //! `ringfence events`: what the kernel saw, why it decided so, and which agent and tool call it belongs to.
 
+mod calls;
 mod list;
 mod trace;
 mod why;
@@ -7,6 +8,7 @@ mod why;
 pub(crate) use trace::TraceArgs;
 pub(crate) use why::WhyArgs;
 
+use calls::CallsArgs;
 use list::ListArgs;
 use std::process::ExitCode;
 
@@ -22,6 +24,7 @@ use std::process::ExitCode;
   ringfence events --json --since today | jq -r 'select(.op == \"connect\") | .addr'
   ringfence events why last
   ringfence events trace coder
+  ringfence events calls
 
 Columns: time, container/profile, verdict, operation, path or address, executable, rule, number (for `ringfence events why`).")]
 pub(crate) struct Args {
@@ -36,6 +39,7 @@ pub(crate) enum Command {
     List(ListArgs),
     Why(WhyArgs),
     Trace(TraceArgs),
+    Calls(CallsArgs),
 }
 
 impl From<Command> for Args {
@@ -56,5 +60,6 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
         Command::List(args) => list::list(&args),
         Command::Why(args) => why::why(&args),
         Command::Trace(args) => trace::trace(&args),
+        Command::Calls(args) => calls::calls(&args),
     }
 }
