@@ -11,11 +11,16 @@ use ringfence_wire::{
     conn::Conn,
     trace::{AgentEvent, Via},
 };
+use rustix::process::geteuid;
 use serde_json::{Value, json};
 use std::{
     fs,
+    io::{BufRead, BufReader, Write},
     net::{TcpListener, TcpStream},
-    os::{fd::AsFd, unix::net::UnixStream},
+    os::{
+        fd::AsFd,
+        unix::net::{UnixListener, UnixStream},
+    },
     thread,
 };
 
@@ -52,6 +57,17 @@ impl Run {
     fn order(&self, denials: bool) -> Conn {
         let (ours, theirs) = UnixStream::pair().unwrap();
         self.launcher.order(&ToWorker::ReportTo { ties: None, denials }, &[theirs.as_fd()]);
+        Conn::new(ours, PATIENCE, MAX_REPORT + 64)
+    }
+
+    /// The same with the socket of the run's ties, for this user's processes.
+    fn line_with_ties(&self, ties: &UnixListener) -> Conn {
+        let in_force = |said: &ToCore| matches!(said, ToCore::Ready);
+        let before = self.counted(in_force);
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let order = ToWorker::ReportTo { ties: Some(geteuid().as_raw()), denials: false };
+        self.launcher.order(&order, &[theirs.as_fd(), ties.as_fd()]);
+        eventually("the line", || (self.counted(in_force) > before).then_some(()));
         Conn::new(ours, PATIENCE, MAX_REPORT + 64)
     }
 
@@ -204,4 +220,53 @@ fn a_model_is_told_nothing_where_nothing_was_denied_or_it_is_not_to_hear_of_it()
         assert_eq!(asked[1], ["Permission denied"; 2]);
         assert_eq!(questions, 0);
     }
+}
+
+#[test]
+fn what_a_hook_says_is_of_the_call_that_the_endpoint_saw() {
+    let twice = calls(&[("c1", "Edit", r#"{"file_path":"/a"}"#), ("c2", "Read", r#"{"file_path":"/b"}"#)]);
+    let mock = Mock::with([twice, says(&["Done."])]);
+    let run = Run::start(&mock);
+    let socket = run.launcher.own().join("ties");
+    let mut line = run.line_with_ties(&UnixListener::bind(&socket).unwrap());
+    assert!(run.call(&asked()).contains("c2"));
+    assert!(matches!(next(&mut line), AgentEvent::Intent { .. }));
+    let keys = [(); 2].map(|()| match next(&mut line) {
+        AgentEvent::Call { key, .. } => key,
+        said => panic!("{said:?}"),
+    });
+    let say = |said: Value| {
+        let mut hook = BufReader::new(UnixStream::connect(&socket).unwrap());
+        hook.get_ref().set_read_timeout(Some(PATIENCE)).unwrap();
+        hook.get_mut().write_all(format!("{said}\n").as_bytes()).unwrap();
+        let mut answer = String::new();
+        hook.read_line(&mut answer).unwrap();
+        assert_eq!(answer, "{\"noted\":{}}\n", "{said}");
+    };
+    say(json!({"done": {"call": "c1", "tool": "Edit", "session": "s", "failed": false}}));
+    let AgentEvent::HookDone { key, session, failed, .. } = next(&mut line) else { panic!("no word") };
+    assert_eq!((&key, session.as_deref(), failed), (&keys[0], Some("s"), Some(false)));
+    let mut messages = asked();
+    let result = |id: &str| json!({"type": "tool_result", "tool_use_id": id, "content": "text"});
+    let uses = ["c1", "c2"].map(|id| json!({"type": "tool_use", "id": id, "name": "Edit", "input": {}}));
+    messages.as_array_mut().unwrap().extend([
+        json!({"role": "assistant", "content": uses}),
+        json!({"role": "user", "content": [result("c1"), result("c2")]}),
+    ]);
+    assert!(run.call(&messages).contains("Done."));
+    for _ in 0..2 {
+        assert!(matches!(next(&mut line), AgentEvent::CallEnded { .. }));
+    }
+    assert!(matches!(next(&mut line), AgentEvent::IntentEnded { .. }));
+    // Late, and of one that no model wanted.
+    say(json!({"done": {"call": "c2", "tool": "Read", "failed": true}}));
+    assert!(
+        matches!(next(&mut line), AgentEvent::HookDone { key, failed: Some(true), .. } if key == keys[1])
+    );
+    say(json!({"done": {"call": "c3", "tool": "WebFetch"}}));
+    let said = next(&mut line);
+    assert!(
+        matches!(&said, AgentEvent::HookCall { id: Some(id), tool, failed: None, .. } if id == "c3" && tool == "WebFetch"),
+        "{said:?}"
+    );
 }
