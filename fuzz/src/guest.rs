@@ -68,7 +68,7 @@ pub(crate) fn hook(data: &[u8]) {
 
 fn told(done: Done) {
     assert!(!done.tool.is_empty() && done.tool.len() <= MAX_ID);
-    assert!(done.call.as_ref().is_none_or(|id| !id.is_empty() && id.len() <= MAX_ID));
+    assert!(!done.call.is_empty() && done.call.len() <= MAX_ID);
     assert!(done.session.as_ref().is_none_or(|id| !id.is_empty() && id.len() <= MAX_SESSION));
     let said = Said::Done(done);
     let line = serde_json::to_vec(&said).expect("it can be written");

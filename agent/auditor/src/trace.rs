@@ -5,7 +5,7 @@ use ringfence_base::clock;
 use ringfence_store::{AgentCall, AgentIntent, Error, HookWord, Reader, TraceTarget, Viewer};
 use ringfence_wire::{
     event::Event,
-    trace::{Trace, TraceQuery, TracedCall, TracedHook, TracedIntent, TracedRefusal},
+    trace::{Trace, TraceQuery, TracedCall, TracedIntent, TracedRefusal},
 };
 
 /// Intents that are shown unless more are asked for, and at most.
@@ -90,21 +90,15 @@ fn traced_call(
     viewer: Viewer,
     call: AgentCall,
 ) -> Result<TracedCall, Error> {
-    let is_hooks_alone = call.hook.as_ref().is_some_and(|hook| hook.only);
-    let (events, more) = if call.server.is_some() || is_hooks_alone {
-        // What another host does is not this kernel's to see; and when a call began of which only a hook tells, nobody knows.
+    let (events, more) = if call.server.is_some() {
+        // What another host does is not this kernel's to see.
         (Vec::new(), false)
     } else {
         events_of(attributor, reader, viewer, &call)?
     };
     Ok(TracedCall {
         tagged: call.tagged,
-        hook: call.hook.map(|HookWord { at, failed, session, only }| TracedHook {
-            ts: clock::rfc3339(at),
-            failed,
-            session,
-            only,
-        }),
+        hook: call.hook.map(HookWord::traced),
         call: call.id,
         key: call.key,
         renamed: call.renamed,

@@ -73,8 +73,7 @@ fn of_run(mut event: AgentEvent) -> Option<AgentEvent> {
         | AgentEvent::CallEnded { .. }
         | AgentEvent::Tagged { .. }
         | AgentEvent::Contested { .. }
-        | AgentEvent::HookDone { .. }
-        | AgentEvent::HookCall { .. } => {}
+        | AgentEvent::HookDone { .. } => {}
     }
     Some(event)
 }
@@ -120,12 +119,6 @@ fn bounded(mut event: AgentEvent) -> Option<AgentEvent> {
         AgentEvent::Tagged { key, .. } | AgentEvent::Contested { key } => id(key)?,
         AgentEvent::HookDone { key, session, .. } => {
             id(key)?;
-            session.as_deref().map_or(Some(()), in_session)?;
-        }
-        AgentEvent::HookCall { key, id: of, tool, session, .. } => {
-            id(key)?;
-            of.as_deref().map_or(Some(()), id)?;
-            id(tool)?;
             session.as_deref().map_or(Some(()), in_session)?;
         }
         AgentEvent::Refused(refusal) => {
@@ -223,15 +216,6 @@ mod tests {
         };
         assert_eq!(checked(&done("s")), Some(done("s")), "the control");
         assert_eq!(checked(&done(&"s".repeat(MAX_SESSION + 1))), None);
-        let alone = |id: &str, tool: &str| {
-            let (key, tool, id) = ("k".to_owned(), tool.to_owned(), Some(id.to_owned()));
-            AgentEvent::HookCall { key, id, tool, session: None, failed: Some(true), moment: 1 }
-        };
-        assert_eq!(checked(&alone("i", "Edit")), Some(alone("i", "Edit")), "the control");
-        let long = "x".repeat(MAX_ID + 1);
-        for (id, tool) in [("", "Edit"), ("i", ""), (long.as_str(), "Edit"), ("i", long.as_str())] {
-            assert_eq!(checked(&alone(id, tool)), None);
-        }
         let refusal =
             Refusal { what: "send".into(), why: "w".repeat(9000), pid: None, uid: None, container: None };
         let Some(AgentEvent::Refused(kept)) = checked(&AgentEvent::Refused(refusal)) else {

@@ -73,7 +73,7 @@ fn heard() -> Option<Vec<u8>> {
 }
 
 /// The agents whose hooks are known. gemini-cli's is none of them: it compares what it allows with the command that a hook made, and
-/// a command that its user allowed would be refused; and its hooks are not told the call's id, so each call would be on record twice.
+/// a command that its user allowed would be refused; and its hooks are not told the call's id, so nothing could be said of one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Agent {
     /// Claude Code.
@@ -173,7 +173,8 @@ struct Over {
     session_id: Option<String>,
 }
 
-/// What the host is told of a call that is over. An id that is too long for a report is nobody's: the call is not told of.
+/// What the host is told of a call that is over. Without an id, or with one that is too long for a report, it is nobody's and not told
+/// of.
 #[must_use]
 pub fn after(agent: Agent, said: &[u8]) -> Option<Done> {
     let Over { hook_event_name, tool_name, tool_use_id: call, session_id } =
@@ -183,7 +184,8 @@ pub fn after(agent: Agent, said: &[u8]) -> Option<Done> {
         AFTER_FAILURE => true,
         _ => return None,
     };
-    if tool_name.is_empty() || call.as_ref().is_some_and(|id| id.is_empty() || id.len() > MAX_DONE_ID) {
+    let call = call.filter(|id| !id.is_empty() && id.len() <= MAX_DONE_ID)?;
+    if tool_name.is_empty() {
         return None;
     }
     Some(Done {
@@ -297,7 +299,7 @@ mod tests {
         };
         let over = |agent, text: &str| after(agent, text.as_bytes());
         let done = |failed| {
-            let (call, tool, session) = (Some("toolu_1".to_owned()), "Edit".to_owned(), Some("s".to_owned()));
+            let (call, tool, session) = ("toolu_1".to_owned(), "Edit".to_owned(), Some("s".to_owned()));
             Some(Done { call, tool, session, failed })
         };
         let ended = said(AFTER, "Edit", Some("toolu_1"), "s");
@@ -306,17 +308,18 @@ mod tests {
         assert_eq!(over(Agent::Opencode, &ended), done(Some(false)));
         assert_eq!(over(Agent::Claude, &said(AFTER_FAILURE, "Edit", Some("toolu_1"), "s")), done(Some(true)));
         assert_eq!(before(Agent::Claude, ended.as_bytes(), PROGRAM), None, "nothing is answered");
-        let without = over(Agent::Claude, &said(AFTER, "Edit", None, ""));
-        assert_eq!(without, Some(Done { tool: "Edit".into(), failed: Some(false), ..Done::default() }));
+        let without = over(Agent::Claude, &said(AFTER, "Edit", Some("toolu_1"), ""));
+        assert!(without.is_some_and(|done| done.session.is_none()));
         let long = over(
             Agent::Claude,
-            &said(AFTER, &"\u{fc}".repeat(MAX_DONE_ID), None, &"s".repeat(MAX_SESSION + 1)),
+            &said(AFTER, &"\u{fc}".repeat(MAX_DONE_ID), Some("a"), &"s".repeat(MAX_SESSION + 1)),
         );
         assert!(long.is_some_and(|done| done.tool.len() == MAX_DONE_ID && done.session.is_none()));
         for odd in [
             said(BEFORE, "Edit", Some("toolu_1"), "s"),
             said("Stop", "Edit", Some("toolu_1"), "s"),
             said(AFTER, "", Some("toolu_1"), "s"),
+            said(AFTER, "Edit", None, "s"),
             said(AFTER, "Edit", Some(""), "s"),
             said(AFTER, "Edit", Some(&"x".repeat(MAX_DONE_ID + 1)), "s"),
             r#"{"hook_event_name":"PostToolUse"}"#.to_owned(),
@@ -378,7 +381,7 @@ mod tests {
                 "session_id": session.map(|session| session.repeat(20)) });
             if let Some(done) = after(Agent::Claude, said.to_string().as_bytes()) {
                 prop_assert!(!done.tool.is_empty() && done.tool.len() <= MAX_DONE_ID);
-                prop_assert!(done.call.is_none_or(|id| !id.is_empty() && id.len() <= MAX_DONE_ID));
+                prop_assert!(!done.call.is_empty() && done.call.len() <= MAX_DONE_ID);
                 prop_assert!(done.session.is_none_or(|session| !session.is_empty() && session.len() <= MAX_SESSION));
             }
         }

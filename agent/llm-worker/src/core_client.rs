@@ -50,8 +50,6 @@ pub(crate) enum RefusedParty {
     Strangers,
     /// Nobody; a provider's id was replaced.
     Provider,
-    /// Nobody; a hook tells of a call that no model was seen to want.
-    Hook,
 }
 
 /// Refusals that were recorded in a while.
@@ -61,7 +59,6 @@ struct Recorded {
     known: u32,
     strangers: u32,
     provider: u32,
-    hook: u32,
 }
 
 /// Why the core did not say what was asked.
@@ -160,7 +157,6 @@ impl CoreClient {
             RefusedParty::Known => (&mut recorded.known, MOST_RECORDED),
             RefusedParty::Strangers => (&mut recorded.strangers, MOST_OF_STRANGERS),
             RefusedParty::Provider => (&mut recorded.provider, MOST_OF_STRANGERS),
-            RefusedParty::Hook => (&mut recorded.hook, MOST_RECORDED),
         };
         *count += 1;
         *count <= most

@@ -279,7 +279,7 @@ mod tests {
             ALTER TABLE agent_calls DROP COLUMN paths; ALTER TABLE agent_calls DROP COLUMN contested;
             ALTER TABLE call_tags DROP COLUMN matched; DROP INDEX agent_calls_by_user;
             ALTER TABLE agent_calls DROP COLUMN hook_at; ALTER TABLE agent_calls DROP COLUMN hook_failed;
-            ALTER TABLE agent_calls DROP COLUMN hook_session; ALTER TABLE agent_calls DROP COLUMN hook_only;";
+            ALTER TABLE agent_calls DROP COLUMN hook_session;";
         writer.connection().execute_batch(&undo).expect("undoes");
         drop(writer);
         let writer = open(&file, 0).expect("opens").writer;

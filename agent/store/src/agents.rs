@@ -114,7 +114,7 @@ pub struct RunCalls {
 const CALL: &str =
     "a.row, a.agent, a.id, a.at, a.ended, a.began, a.done, a.tool, a.server, a.input, a.is_error, a.output,
     EXISTS (SELECT 1 FROM call_tags t WHERE t.call = a.row), a.key, a.given, a.renamed, a.container,
-    a.paths, a.contested, a.hook_at, a.hook_failed, a.hook_session, a.hook_only FROM agent_calls a";
+    a.paths, a.contested, a.hook_at, a.hook_failed, a.hook_session FROM agent_calls a";
 
 /// Whether a row is of the agent ?2, or of a run under the profile of that name: of `PROFILE@UID`, which ends before `PROFILEA`.
 pub(crate) const NAMED: &str = "(agent = ?2 OR (agent > ?2 || '@' AND agent < ?2 || 'A'))";
@@ -253,12 +253,6 @@ pub(crate) fn store(step: &Transaction<'_>, report: &CheckedReport) -> rusqlite:
         ),
         CheckedPayload::Event(AgentEvent::HookDone { key, session, failed, moment: _ }) => {
             hooks::done(step, report, key, (*failed, session.as_deref()))
-        }
-        CheckedPayload::Event(AgentEvent::HookCall { key, id, tool, session, failed, moment }) => {
-            let id = id.clone().unwrap_or_else(|| format!("call_{key}"));
-            let (id, renamed) = unique(step, agent, (key, &id), None)?;
-            let call = hooks::Alone { key, id: &id, renamed: renamed.as_ref(), tool, moment: *moment };
-            hooks::alone(step, report, &call, (*failed, session.as_deref()))
         }
         CheckedPayload::Event(AgentEvent::Refused(Refusal { what, why, pid, uid: peer, container })) => run(
             "INSERT INTO refusals (agent, uid, at, what, why, pid, peer_uid, container)
@@ -501,7 +495,7 @@ impl Reader {
         most: u32,
     ) -> Result<Vec<Asked>, Error> {
         let text = format!(
-            "SELECT {CALL} WHERE a.agent = ?1 AND a.container IS NULL AND a.server IS NULL AND a.hook_only = 0 AND a.began <= ?3
+            "SELECT {CALL} WHERE a.agent = ?1 AND a.container IS NULL AND a.server IS NULL AND a.began <= ?3
              AND (a.done IS NULL OR a.done >= ?2) LIMIT ?4"
         );
         self.spans(&text, agent, (from, to), most, |asked, _| asked)
@@ -525,7 +519,7 @@ impl Reader {
             .map_err(sql("read which runs report"))?;
         let Some(until) = until else { return Ok(None) };
         let text = format!(
-            "SELECT {CALL} WHERE a.container = ?1 AND a.server IS NULL AND a.hook_only = 0 AND a.began <= ?3
+            "SELECT {CALL} WHERE a.container = ?1 AND a.server IS NULL AND a.began <= ?3
              AND (a.done IS NULL OR a.done >= ?2) LIMIT ?4"
         );
         let calls = self.spans(&text, container, (from, to), most, |asked, contested| {

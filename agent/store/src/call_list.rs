@@ -1,4 +1,4 @@
-//! One list of tool calls, whatever carried them: those of agents' models, those of which hooks tell, and MCP calls.
+//! One list of tool calls, whatever carried them: those of agents' models, and MCP calls.
 
 use super::{
     Error, Reader, Viewer,
@@ -42,7 +42,7 @@ const USERS_MCP: &str =
 fn of_agents(which: &str) -> String {
     format!(
         "SELECT a.at, a.agent, a.container, a.id, a.key, a.tool, a.server, a.ended IS NOT NULL, a.is_error, a.contested,
-             (SELECT min(t.matched) FROM call_tags t WHERE t.call = a.row), a.hook_at, a.hook_failed, a.hook_session, a.hook_only
+             (SELECT min(t.matched) FROM call_tags t WHERE t.call = a.row), a.hook_at, a.hook_failed, a.hook_session
          FROM agent_calls a WHERE a.row IN ({which}) ORDER BY a.at DESC, a.row DESC LIMIT ?3"
     )
 }
@@ -92,7 +92,7 @@ impl Reader {
 
 fn of_agent(row: &Row<'_>) -> rusqlite::Result<ListedCall> {
     let (is_over, is_error): (bool, Option<bool>) = (row.get(7)?, row.get(8)?);
-    let hook = hooks::word(row, 11)?;
+    let hook = hooks::word(row, 11)?.map(HookWord::traced);
     let (is_contested, matched): (bool, Option<bool>) = (row.get(9)?, row.get(10)?);
     Ok(ListedCall {
         ts: rfc3339(row.get(0)?),
@@ -103,24 +103,16 @@ fn of_agent(row: &Row<'_>) -> rusqlite::Result<ListedCall> {
         key: row.get(4)?,
         tool: row.get(5)?,
         server: row.get(6)?,
-        by: match &hook {
-            None => KnownBy::Endpoint,
-            Some(HookWord { only: false, .. }) => KnownBy::Both,
-            Some(HookWord { only: true, .. }) => KnownBy::Hook,
-        },
-        result: match (is_error, hook.as_ref().map(|hook| hook.failed)) {
-            (Some(true), _) | (_, Some(Some(true))) => CallResult::Failed,
-            (Some(false), _) | (_, Some(Some(false))) => CallResult::Ok,
-            (None, None) if !is_over => CallResult::Waiting,
-            (None, _) => CallResult::None,
-        },
+        by: if hook.is_some() { KnownBy::Both } else { KnownBy::Endpoint },
+        result: CallResult::of_agent(is_error, hook.as_ref(), is_over),
+        is_error,
         tie: match (is_contested, matched) {
             (true, _) => CallTie::Ambiguous,
             (false, Some(false)) => CallTie::Exact,
             (false, Some(true)) => CallTie::Matched,
             (false, None) => CallTie::None,
         },
-        session: hook.and_then(|hook| hook.session),
+        hook,
     })
 }
 
@@ -142,13 +134,14 @@ fn of_session(row: &Row<'_>) -> rusqlite::Result<ListedCall> {
         agent: None,
         container: row.get(1)?,
         mcp_session: Some(row.get(2)?),
-        session: None,
         call: row.get(3)?,
         key: Some(row.get(4)?),
         tool: row.get(5)?,
         server: Some(row.get(6)?),
         by: KnownBy::Mcp,
         result,
+        is_error: is_error.filter(|_| is_answered),
+        hook: None,
         tie: CallTie::None,
     })
 }

@@ -369,7 +369,6 @@ pub(crate) const MIGRATIONS: &[&str] = &[
     ALTER TABLE agent_calls ADD COLUMN hook_at INTEGER;         -- microseconds since 1970; NULL: no hook said anything
     ALTER TABLE agent_calls ADD COLUMN hook_failed INTEGER;     -- NULL: it did not say
     ALTER TABLE agent_calls ADD COLUMN hook_session TEXT;
-    ALTER TABLE agent_calls ADD COLUMN hook_only INTEGER NOT NULL DEFAULT 0; -- 1: nothing else is known of the call
     CREATE INDEX agent_calls_by_user ON agent_calls (uid);
     ",
 ];

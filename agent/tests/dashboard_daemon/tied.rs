@@ -291,7 +291,8 @@ fn all_calls_are_in_one_list_whatever_carried_them() {
         wanted("a", "toolu_1", "Edit"),
         wanted("b", "toolu_2", "Bash"),
         json!({ "said": "hook_done", "key": "a", "session": "s\u{1b}[2J", "failed": true, "moment": 2 }),
-        json!({ "said": "hook_call", "key": "c", "id": "toolu_3", "tool": "Web\nFetch", "failed": false, "moment": 3 }),
+        wanted("c", "toolu_3", "Web\nFetch"),
+        json!({ "said": "hook_done", "key": "c", "failed": false, "moment": 3 }),
     ]));
     core.settle();
     hand_over(core, SESSION, &path);
@@ -304,14 +305,14 @@ fn all_calls_are_in_one_list_whatever_carried_them() {
         calls.map(|call| json!([call["tool"], call["by"], call["result"], call["tie"]])).collect()
     };
     let agents = [
-        json!(["Web\nFetch", "hook", "ok", "none"]),
+        json!(["Web\nFetch", "endpoint+hook", "ok", "none"]),
         json!(["Bash", "endpoint", "waiting", "none"]),
         json!(["Edit", "endpoint+hook", "failed", "none"]),
     ];
     assert_eq!(shown(&list), [&[json!(["t", "mcp", "ok", "none"])], &agents[..]].concat());
     assert_eq!(list["more"], false);
     let edit = &list["calls"][3];
-    let whose = (&edit["agent"], &edit["container"], &edit["session"], &edit["call"]);
+    let whose = (&edit["agent"], &edit["container"], &edit["hook"]["session"], &edit["call"]);
     assert_eq!(
         whose,
         (&json!(run_agent("claude", uid())), &json!("0123456789ab"), &json!("s\u{1b}[2J"), &json!("toolu_1"))
@@ -333,11 +334,15 @@ fn all_calls_are_in_one_list_whatever_carried_them() {
 
     let (out, ..) = core.run(&["events", "trace", "toolu_1", "--json"]);
     let trace: Value = serde_json::from_str(&out).expect("JSON");
-    let hook = &trace["intents"][0]["calls"][0]["hook"];
-    assert_eq!(
-        (&hook["failed"], &hook["session"], &hook["only"]),
-        (&json!(true), &json!("s\u{1b}[2J"), &json!(false))
-    );
-    let (out, ..) = core.run(&["events", "trace", "toolu_1"]);
-    assert!(out.contains("Edit toolu_1  local  error  hook  {}"), "{out}");
+    let traced = &trace["intents"][0]["calls"][0];
+    assert_eq!((&traced["hook"], &traced["is_error"]), (&edit["hook"], &edit["is_error"]));
+    assert_eq!(traced["hook"]["failed"], true);
+    for (id, shown) in [
+        ("toolu_1", "Edit toolu_1  local  failed  hook  {}"),
+        ("toolu_2", "Bash toolu_2  local  waiting  {}"),
+        ("toolu_3", "toolu_3  local  ok  hook  {}"),
+    ] {
+        let (out, ..) = core.run(&["events", "trace", id]);
+        assert!(out.contains(shown), "{out}");
+    }
 }

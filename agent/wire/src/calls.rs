@@ -1,5 +1,6 @@
 //! The list of tool calls, whatever carried them: `ringfence events calls`.
 
+use crate::trace::TracedHook;
 use serde::{Deserialize, Serialize};
 
 /// Most calls of one answer.
@@ -29,7 +30,7 @@ pub struct CallList {
 /// One tool call.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ListedCall {
-    /// When it was asked for; of one that only a hook tells, when it was over: RFC 3339, UTC.
+    /// When it was asked for: RFC 3339, UTC.
     pub ts: String,
     /// The agent; of a run, `PROFILE@UID`. `None`: an MCP client's, of which no more is known.
     pub agent: Option<String>,
@@ -37,8 +38,6 @@ pub struct ListedCall {
     pub container: Option<String>,
     /// The MCP session, whose call it is. `None`: none.
     pub mcp_session: Option<String>,
-    /// The agent's session, as its hook says.
-    pub session: Option<String>,
     /// What the agent calls it, the provider's id; of an MCP call, the same where its client says it.
     pub call: Option<String>,
     /// The record's own name for it: `ringfence events trace` takes it, of an MCP call `ringfence mcp calls`.
@@ -49,8 +48,12 @@ pub struct ListedCall {
     pub server: Option<String>,
     /// What it is known by.
     pub by: KnownBy,
-    /// What came of it.
+    /// What came of it: of an agent's, [`CallResult::of_agent`] of the two that follow.
     pub result: CallResult,
+    /// Whether it failed, as the result says that the endpoint saw, or an MCP session. `None`: none came, or it was not looked at.
+    pub is_error: Option<bool>,
+    /// What a hook of the agent's says of it; `None`: nothing.
+    pub hook: Option<TracedHook>,
     /// How sure it is which processes are its.
     pub tie: CallTie,
 }
@@ -62,8 +65,6 @@ words! {
         Endpoint = "endpoint",
         /// The same, and a hook of the agent's says that it is over.
         Both = "endpoint+hook",
-        /// A hook of the agent's, and nothing else.
-        Hook = "hook",
         /// It passed an interceptor.
         Mcp = "mcp",
     }
@@ -72,9 +73,9 @@ words! {
 words! {
     /// What came of a call.
     CallResult {
-        /// Its result came, or its hook says that it is over, and neither says that it failed.
+        /// Its result came without saying that it failed, or its hook says that it did not; and neither says that it did.
         Ok = "ok",
-        /// One of them says so.
+        /// Its result says so, or its hook.
         Failed = "failed",
         /// A rule refused it, or a person did, or nobody decided.
         Denied = "denied",
@@ -82,6 +83,21 @@ words! {
         Waiting = "waiting",
         /// It is over, and nothing says how it ended.
         None = "none",
+    }
+}
+
+impl CallResult {
+    /// What came of an agent's call: it failed where one of the two says so. Both are the agent's own word, and where an API has no
+    /// flag for failures, a result that came without saying so says little. `is_error`: what the endpoint saw in its result; `hook`: what the
+    /// hook says, if it said anything; `is_over`: nobody waits for a result any more.
+    #[must_use]
+    pub fn of_agent(is_error: Option<bool>, hook: Option<&TracedHook>, is_over: bool) -> Self {
+        match (is_error, hook.and_then(|hook| hook.failed)) {
+            (Some(true), _) | (_, Some(true)) => Self::Failed,
+            (Some(false), _) | (_, Some(false)) => Self::Ok,
+            (None, None) if is_over || hook.is_some() => Self::None,
+            (None, None) => Self::Waiting,
+        }
     }
 }
 
@@ -96,5 +112,25 @@ words! {
         Ambiguous = "ambiguous",
         /// None was tagged.
         None = "none",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_failed_where_its_result_says_so_or_its_hook() {
+        let hook = |failed| TracedHook { ts: String::new(), failed, session: None };
+        let said = [None, Some(hook(None)), Some(hook(Some(false))), Some(hook(Some(true)))];
+        for (is_error, is_over, results) in [
+            (None, false, ["waiting", "none", "ok", "failed"]),
+            (None, true, ["none", "none", "ok", "failed"]),
+            (Some(false), true, ["ok", "ok", "ok", "failed"]),
+            (Some(true), true, ["failed", "failed", "failed", "failed"]),
+        ] {
+            let shown = said.each_ref().map(|hook| CallResult::of_agent(is_error, hook.as_ref(), is_over));
+            assert_eq!(shown.map(|result| result.to_string()), results, "{is_error:?} {is_over}");
+        }
     }
 }

@@ -41,10 +41,9 @@ pub enum Said {
 /// What an agent's own hook says of a call that is over: its word and nobody else's.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Done {
-    /// What the agent calls it: the provider's id. `None`: it does not say.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub call: Option<String>,
-    /// The tool.
+    /// What the agent calls it: the provider's id. Nothing is recorded of one that no model of the run wanted.
+    pub call: String,
+    /// The tool, as the agent calls it. The record has what the model calls it.
     pub tool: String,
     /// The agent's session.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -89,8 +88,8 @@ mod tests {
         let done = |text: &str| serde_json::from_str::<Said>(text).unwrap();
         let whole = r#"{"done":{"call":"toolu_1","tool":"Edit","session":"s","failed":false}}"#;
         assert_eq!(serde_json::to_string(&done(whole)).unwrap(), whole);
-        let short = Done { tool: "Edit".into(), ..Done::default() };
-        assert_eq!(done(r#"{"done":{"tool":"Edit"}}"#), Said::Done(short));
+        let short = Done { call: "toolu_1".into(), tool: "Edit".into(), ..Done::default() };
+        assert_eq!(done(r#"{"done":{"call":"toolu_1","tool":"Edit"}}"#), Said::Done(short));
         assert_eq!(serde_json::to_string(&Heard::Noted {}).unwrap(), r#"{"noted":{}}"#);
         assert_eq!(serde_json::to_string(&Heard::Refused("no".into())).unwrap(), r#"{"refused":"no"}"#);
     }

@@ -126,24 +126,6 @@ pub enum AgentEvent {
         /// When the hook said it, ns since boot.
         moment: u64,
     },
-    /// The same of a call that the model was not seen to want: the hook's word is all that there is.
-    HookCall {
-        /// The worker's own name for it: 16 hex digits, random.
-        key: String,
-        /// What the agent calls it; `None`: it does not say.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        id: Option<String>,
-        /// The tool.
-        tool: String,
-        /// The agent's session.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        session: Option<String>,
-        /// Whether it failed; `None`: the agent does not say.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        failed: Option<bool>,
-        /// When the hook said it, ns since boot.
-        moment: u64,
-    },
     /// Somebody was refused something.
     Refused(Refusal),
 }
@@ -272,8 +254,6 @@ pub struct TracedHook {
     pub failed: Option<bool>,
     /// The agent's session.
     pub session: Option<String>,
-    /// Nothing else is known of the call: the model was not seen to want it.
-    pub only: bool,
 }
 
 /// A refusal, with its agent and time.

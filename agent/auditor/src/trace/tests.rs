@@ -145,16 +145,6 @@ fn what_a_hook_says_of_a_call_stands_beside_it() {
         failed: Some(true),
         moment: 20,
     }));
-    let (key, id, tool) = ("k".to_owned(), Some("fetch".to_owned()), "WebFetch".to_owned());
-    rig.said(CheckedPayload::Event(AgentEvent::HookCall {
-        key,
-        id,
-        tool,
-        session: None,
-        failed: None,
-        moment: 21,
-    }));
-    // In that very moment.
     rig.opened("/w/a", 21);
     let sessions = Sessions::new(rig.dir.path().join(FILE), Serving::Own);
     let hook = |call: &str| {
@@ -162,12 +152,10 @@ fn what_a_hook_says_of_a_call_stands_beside_it() {
         let trace = of(&sessions, Viewer(7), &query).expect("reads").expect("known");
         let mut calls = trace.intents.into_iter().flat_map(|intent| intent.calls);
         let call = calls.next().expect("a call");
-        call.hook.map(|hook| (hook.failed, hook.session, hook.only))
+        call.hook.map(|hook| (hook.failed, hook.session))
     };
-    assert_eq!(hook("edit"), Some((Some(true), session, false)));
-    assert_eq!(hook("fetch"), Some((None, None, true)));
+    assert_eq!(hook("edit"), Some((Some(true), session)));
     assert_eq!(hook("bash"), None);
-    assert!(rig.traced("fetch").is_empty());
     let matched = ("/w/a".to_owned(), Certainty::Matched, Some("edit".to_owned()));
     assert_eq!(rig.traced("edit"), [matched], "no other call names it");
 }

@@ -14,7 +14,6 @@ fn refusals_of_strangers_hide_none_of_who_is_known() {
     let recorded = |whose| (0..1000).filter(|_| host.may_record(whose)).count();
     assert_eq!(recorded(RefusedParty::Strangers), MOST_OF_STRANGERS as usize);
     assert_eq!(recorded(RefusedParty::Known), MOST_RECORDED as usize);
-    assert_eq!(recorded(RefusedParty::Hook), MOST_RECORDED as usize);
 }
 
 #[tokio::test]

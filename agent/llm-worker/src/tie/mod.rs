@@ -5,8 +5,8 @@
 //! arguments, and the core ties it, after checks of its own. Whoever connects is hostile: what it says is bounded, and what it
 //! gets is one process of its own tied to one call that waits, at most.
 //!
-//! An agent's own hooks say here which calls are over, too. That is their word: it is reported as that, once for each call, and
-//! for those that no model was seen to want at a bounded pace.
+//! An agent's own hooks say here which calls are over, too. That is their word: it is reported as that, once for each call that the
+//! model wanted, and of nothing else.
 //!
 //! | file | what |
 //! |---|---|
@@ -19,7 +19,6 @@ mod text;
 pub(crate) use outstanding::{Outstanding, Waiting};
 
 use crate::{
-    calls::CallKey,
     core_client::{CoreClient, Error, RefusedParty},
     report::now,
 };
@@ -183,28 +182,21 @@ impl Ties {
         }
     }
 
-    /// Reports what a hook says of a call that is over.
+    /// Reports what a hook says of a call that is over. Of what is no call of the run's model nothing is recorded: whoever speaks
+    /// here could forge calls, or flood the record with them.
     fn done(&self, said: Done) -> Result<(), &'static str> {
-        let Done { call: id, mut tool, session, failed } = said;
-        if tool.is_empty() || id.as_ref().is_some_and(|id| id.is_empty() || id.len() > MAX_ID) {
-            return Err("that is no call");
+        let Done { call, tool: _, session, failed } = said;
+        if call.is_empty() || call.len() > MAX_ID {
+            return Err("that is no call's id");
         }
-        let moment = now();
-        let session = session.filter(|session| !session.is_empty() && session.len() <= MAX_SESSION);
-        let event = match id.as_deref().map_or(Finished::Unknown, |id| self.outstanding.done(id)) {
-            Finished::Known(key) => {
-                AgentEvent::HookDone { key: key.as_str().to_owned(), session, failed, moment }
-            }
-            Finished::Unknown if self.host.may_record(RefusedParty::Hook) => {
-                tool.truncate(tool.floor_char_boundary(MAX_ID));
-                let key = CallKey::mint().as_str().to_owned();
-                AgentEvent::HookCall { key, id, tool, session, failed, moment }
-            }
-            Finished::Unknown => return Err("too many calls of which nothing else is known"),
+        let key = match self.outstanding.done(&call) {
+            Finished::Known(key) => key.as_str().to_owned(),
+            Finished::Unknown => return Err("no call of this name"),
             Finished::Again => return Err("that was said before"),
-            Finished::OneOfSeveral => return Err("more than one call of this name waits"),
+            Finished::OneOfSeveral => return Err("more than one call of this name"),
         };
-        self.host.report(&event);
+        let session = session.filter(|session| !session.is_empty() && session.len() <= MAX_SESSION);
+        self.host.report(&AgentEvent::HookDone { key, session, failed, moment: now() });
         Ok(())
     }
 

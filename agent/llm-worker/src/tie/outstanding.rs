@@ -21,7 +21,7 @@ const MOST_OVER: usize = 256;
 #[derive(Debug, Default)]
 pub(crate) struct Outstanding {
     calls: Mutex<Vec<Call>>,
-    /// Those that were answered, or that only a hook told of, the newest last. Locked while the others are, or alone.
+    /// Those that were answered, the newest last: only calls that the model wanted, so that no container drives them out. Locked while the others are, or alone.
     over: Mutex<VecDeque<Over>>,
 }
 
@@ -40,11 +40,10 @@ struct Call {
     is_done: bool,
 }
 
-/// A call that is over.
+/// A call that was answered.
 #[derive(Debug)]
 struct Over {
-    /// `None`: only a hook told of it.
-    key: Option<CallKey>,
+    key: CallKey,
     id: String,
     is_done: bool,
 }
@@ -95,7 +94,7 @@ impl Drop for Waiting {
         let Some(at) = calls.iter().position(|call| call.key == self.key) else { return };
         let Call { key, id, is_done, .. } = calls.remove(at);
         if !id.is_empty() {
-            self.all.over(Over { key: Some(key), id, is_done });
+            self.all.over(Over { key, id, is_done });
         }
     }
 }
@@ -183,24 +182,29 @@ impl Outstanding {
         call.is_none_or(|call| !std::mem::replace(&mut call.is_contested, true))
     }
 
-    /// A hook says that the call of this name is over: one that waits, or else the newest that was answered. One that is not known is
-    /// so from then on.
+    /// A hook says that the call of this name is over: one that waits or was answered lately, of which no hook said so yet. Providers
+    /// may give several calls one id: then it is not guessed which is meant.
     pub(crate) fn done(&self, id: &str) -> Finished {
-        let mut calls = self.lock();
-        let mut of_name = calls.iter_mut().filter(|call| !call.id.is_empty() && call.id == id);
-        if let Some(one) = of_name.next() {
-            return match of_name.next() {
-                Some(_) => Finished::OneOfSeveral,
-                None if std::mem::replace(&mut one.is_done, true) => Finished::Again,
-                None => Finished::Known(one.key.clone()),
+        let (mut calls, mut over) = (self.lock(), self.lock_over());
+        let waiting = calls.iter_mut().map(|call| (&call.id, &call.key, &mut call.is_done));
+        let answered = over.iter_mut().map(|call| (&call.id, &call.key, &mut call.is_done));
+        let mut finished = Finished::Unknown;
+        let mut said = None;
+        for (_, key, is_done) in waiting.chain(answered).filter(|(of, ..)| !id.is_empty() && *of == id) {
+            finished = match (finished, *is_done) {
+                (Finished::Unknown, true) => Finished::Again,
+                (Finished::Unknown | Finished::Again, false) => {
+                    said = Some(is_done);
+                    Finished::Known(key.clone())
+                }
+                (Finished::Known(_), false) => return Finished::OneOfSeveral,
+                (finished, _) => finished,
             };
         }
-        if let Some(one) = self.lock_over().iter_mut().rfind(|one| one.id == id) {
-            let is_again = std::mem::replace(&mut one.is_done, true);
-            return one.key.clone().filter(|_| !is_again).map_or(Finished::Again, Finished::Known);
+        if let Some(is_done) = said {
+            *is_done = true;
         }
-        self.over(Over { key: None, id: id.to_owned(), is_done: true });
-        Finished::Unknown
+        finished
     }
 
     /// Nothing was tied to it: the next may be.
@@ -384,20 +388,43 @@ mod tests {
         assert_eq!(all.done("a"), Finished::Again, "answered meanwhile");
         assert_eq!(all.done("b"), Finished::Known(b), "it says so late");
         assert_eq!(
-            [all.done("b"), all.done("c"), all.done("c")],
-            [Finished::Again, Finished::Unknown, Finished::Again]
+            [all.done("b"), all.done("c"), all.done("c"), all.done("")],
+            [Finished::Again, Finished::Unknown, Finished::Unknown, Finished::Unknown]
         );
-        let [c, d] = [(); 2].map(|()| CallKey::mint());
-        let waits = all.add(&c, "c", &raw(&json!({})));
-        assert_eq!(all.done("c"), Finished::Known(c), "the model wants one of that name now");
-        let _one_more = all.add(&d, "c", &raw(&json!({})));
-        assert_eq!(all.done("c"), Finished::OneOfSeveral);
-        drop(waits);
+    }
+
+    #[test]
+    fn a_hook_s_word_of_several_calls_of_one_id_is_of_none() {
+        let all = Arc::<Outstanding>::default();
+        let add = |key: &CallKey| all.add(key, "c", &raw(&json!({})));
+        let [c, d, e] = [(); 3].map(|()| CallKey::mint());
+        let waits = add(&c);
+        assert_eq!(all.done("c"), Finished::Known(c), "the control");
+        // Of the first it was said.
+        let _one_more = add(&d);
         assert_eq!(all.done("c"), Finished::Known(d));
-        let nameless = all.add(&CallKey::mint(), "", &raw(&json!({})));
-        drop(nameless);
+        drop(waits);
+        assert_eq!(all.done("c"), Finished::Again);
+        // Of the one that was answered it was not said yet, or late.
+        drop(add(&e));
+        let _another = add(&CallKey::mint());
+        assert_eq!(all.done("c"), Finished::OneOfSeveral);
+        assert_eq!(all.done("c"), Finished::OneOfSeveral, "nothing was noted");
+    }
+
+    #[test]
+    fn what_hooks_say_drives_out_none_of_the_calls_that_were_answered() {
+        let all = Arc::<Outstanding>::default();
+        let key = CallKey::mint();
+        drop(all.add(&key, "a", &raw(&json!({}))));
+        drop(all.add(&CallKey::mint(), "", &raw(&json!({}))));
         for n in 0..2 * MOST_OVER {
             assert_eq!(all.done(&n.to_string()), Finished::Unknown);
+        }
+        assert_eq!(all.lock_over().len(), 1);
+        assert_eq!(all.done("a"), Finished::Known(key));
+        for n in 0..2 * MOST_OVER {
+            drop(all.add(&CallKey::mint(), &n.to_string(), &raw(&json!({}))));
         }
         assert_eq!(all.lock_over().len(), MOST_OVER);
     }

@@ -14,8 +14,8 @@ use std::{
 
 /// Lists tool calls, whatever carried them, newest first.
 ///
-/// BY is what a call is known by: `endpoint` (the model wanted it, as the agent's worker saw), `hook` (the agent's own hook says that it
-/// is over), `endpoint+hook` (both) or `mcp` (it passed `ringfence mcp`). RESULT is `ok`, `failed`, `denied`, `waiting` or
+/// BY is what a call is known by: `endpoint` (the model wanted it, as the agent's worker saw), `endpoint+hook` (the agent's own hook says
+/// that it is over, too) or `mcp` (it passed `ringfence mcp`). RESULT is `ok`, `failed`, `denied`, `waiting` or
 /// `none` (it is over, and nothing says how it ended). TIE is how sure it is which processes are the call's: `exact`, `matched`,
 /// `ambiguous` or `none`. You see the calls of your own agents, runs and MCP sessions; root sees all. What runs report is their
 /// users' word, and what hooks say their containers'.
@@ -94,13 +94,14 @@ mod tests {
             agent: agent.map(str::to_owned),
             container: Some("0123456789ab".into()),
             mcp_session: agent.is_none().then(|| "3f2a9c1b-0000".into()),
-            session: None,
             call: agent.map(|_| "toolu_1".into()),
             key: Some("00112233".into()),
             tool: "Ed\u{1b}[2Jit\n".into(),
             server: agent.is_none().then(|| "files".into()),
             by: if agent.is_some() { KnownBy::Both } else { KnownBy::Mcp },
             result: CallResult::Other("a\nb".into()),
+            is_error: None,
+            hook: None,
             tie: CallTie::None,
         }
     }

@@ -4,9 +4,10 @@ use super::list;
 use ringfence_base::{escape::line as printable, paths::Paths};
 use ringfence_client::events::{Client, unexpected};
 use ringfence_wire::{
+    calls::CallResult,
     event::{Event, Verdict},
     message::{QueryReply, QueryRequest},
-    trace::{Renamed, Trace, TraceQuery, TracedCall, TracedHook, TracedIntent, TracedRefusal, Via},
+    trace::{Renamed, Trace, TraceQuery, TracedCall, TracedIntent, TracedRefusal, Via},
 };
 use std::{
     io::{self, Write},
@@ -112,13 +113,7 @@ fn call(out: &mut impl Write, call: &TracedCall, is_last: bool) -> io::Result<()
     let (branch, below) = if is_last { ("└─", "   ") } else { ("├─", "│  ") };
     let place =
         call.server.as_deref().map_or("local".to_owned(), |server| format!("MCP {}", printable(server)));
-    // Where no result was seen, its hook may know of one.
-    let came_to = match (call.is_error, &call.hook) {
-        (Some(true), _) | (None, Some(TracedHook { failed: Some(true), .. })) => "error",
-        (Some(false), _) | (None, Some(TracedHook { failed: Some(false), .. })) => "ok",
-        (None, Some(TracedHook { failed: None, .. })) => "over",
-        (None, None) => "no result",
-    };
+    let came_to = CallResult::of_agent(call.is_error, call.hook.as_ref(), call.ended.is_some());
     let hook = if call.hook.is_some() { "  hook" } else { "" };
     writeln!(
         out,
@@ -184,6 +179,7 @@ fn short(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ringfence_wire::trace::TracedHook;
 
     #[test]
     fn a_hostile_text_stays_in_its_line() {
@@ -214,7 +210,6 @@ mod tests {
                         ts: "2026-11-20T12:00:00.000000Z".into(),
                         failed: Some(false),
                         session: Some("s\u{1b}[2J".into()),
-                        only: false,
                     }),
                     tagged: false,
                     events: Vec::new(),

@@ -60,14 +60,6 @@ impl Rig {
         self.says(agent, AgentEvent::HookDone { key: key.into(), session, failed, moment: 3 });
     }
 
-    fn alone(&mut self, agent: &str, key: &str, failed: Option<bool>) {
-        let (id, tool) = (Some(format!("id of {key}")), "WebFetch".to_owned());
-        self.says(
-            agent,
-            AgentEvent::HookCall { key: key.into(), id, tool, session: None, failed, moment: 3 },
-        );
-    }
-
     /// A user's MCP session, with these calls: of the same clock, after all that was said before.
     fn session(&mut self, uid: u32, calls: &[(&str, &str)]) {
         let insert = |text: String| self.writer.connection().execute_batch(&text).expect("inserts");
@@ -114,14 +106,12 @@ fn a_call_says_what_it_is_known_by_and_what_came_of_it() {
     // What is said again changes nothing, and another agent's word is about its own calls.
     rig.hook("claude@7", "said", Some(true));
     rig.hook("claude@8", "answered", Some(true));
-    rig.alone("claude@7", "alone", Some(true));
     let (calls, more) = rig.listed(7, None, 50);
     let shown: Vec<_> = calls
         .iter()
         .map(|call| (call.key.as_deref().expect("a key"), call.by.to_string(), call.result.to_string()))
         .collect();
     let expected = [
-        ("alone", "hook", "failed"),
         ("open", "endpoint", "waiting"),
         ("not said", "endpoint+hook", "none"),
         ("said to fail", "endpoint+hook", "failed"),
@@ -131,37 +121,12 @@ fn a_call_says_what_it_is_known_by_and_what_came_of_it() {
     ];
     assert_eq!(shown, expected.map(|(key, by, result)| (key, by.to_owned(), result.to_owned())));
     assert!(!more);
-    assert_eq!(calls[4].session.as_deref(), Some("a session"));
-    let alone = &calls[0];
-    let said =
-        (alone.agent.as_deref(), alone.container.as_deref(), alone.call.as_deref(), alone.tool.as_str());
-    assert_eq!(said, (Some("claude@7"), Some(CONTAINER), Some("id of alone"), "WebFetch"));
-}
-
-#[test]
-fn a_call_that_a_hook_alone_tells_of_has_an_id_of_its_own_and_is_in_flight_for_nothing() {
-    let mut rig = Rig::new();
-    rig.payload("claude@7", 7, CheckedPayload::LineOpened);
-    rig.calls("claude@7", "one");
-    let event = |id: Option<&str>, key: &str| AgentEvent::HookCall {
-        key: key.into(),
-        id: id.map(str::to_owned),
-        tool: "Edit".into(),
-        session: None,
-        failed: None,
-        moment: 5,
-    };
-    rig.says("claude@7", event(Some("id of one"), "two"));
-    rig.says("claude@7", event(None, "three"));
-    rig.says("claude@7", event(Some("other"), "one"));
-    let (calls, _) = rig.listed(0, None, 50);
-    let ids: Vec<_> = calls.iter().map(|call| call.call.as_deref().expect("an id")).collect();
-    assert_eq!(ids, ["call_three", "call_two", "id of one"], "a key that is there is not taken again");
-    assert_eq!(calls[2].by, KnownBy::Endpoint);
-    let reader = Reader::open(&rig.dir.path().join(FILE)).expect("opens");
-    let in_flight = reader.run_calls_in_flight(CONTAINER, (5, 5), 100).expect("reads").expect("it reports");
-    let in_flight: Vec<_> = in_flight.calls.into_iter().map(|call| call.asked.span.call).collect();
-    assert_eq!(in_flight, ["id of one"]);
+    let said = calls[2].hook.as_ref().map(|hook| (hook.failed, hook.session.as_deref()));
+    assert_eq!((calls[2].is_error, said), (None, Some((Some(true), Some("a session")))));
+    assert_eq!((calls[5].is_error, calls[5].hook.as_ref()), (Some(false), None));
+    let open = &calls[0];
+    let said = (open.agent.as_deref(), open.container.as_deref(), open.call.as_deref(), open.tool.as_str());
+    assert_eq!(said, (Some("claude@7"), Some(CONTAINER), Some("id of open"), "Edit"));
 }
 
 #[test]
