@@ -278,6 +278,7 @@ mod tests {
             ALTER TABLE agent_calls DROP COLUMN container; DROP TABLE run_lines;
             ALTER TABLE agent_calls DROP COLUMN paths; ALTER TABLE agent_calls DROP COLUMN contested;
             ALTER TABLE call_tags DROP COLUMN matched; DROP INDEX agent_calls_by_user;
+            DROP INDEX agent_calls_by_user_and_agent;
             ALTER TABLE agent_calls DROP COLUMN hook_at; ALTER TABLE agent_calls DROP COLUMN hook_failed;
             ALTER TABLE agent_calls DROP COLUMN hook_session;";
         writer.connection().execute_batch(&undo).expect("undoes");

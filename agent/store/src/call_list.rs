@@ -6,7 +6,7 @@ use super::{
     hooks::{self, HookWord},
     sql,
 };
-use ringfence_base::clock::rfc3339;
+use ringfence_base::clock::{now_micros, rfc3339};
 use ringfence_wire::{
     calls::{CallResult, CallTie, CallsQuery, KnownBy, ListedCall, MAX_CALLS},
     tool_call::{Named as _, Outcome},
@@ -27,16 +27,23 @@ const NAMED: &str = "
     SELECT row FROM (SELECT row FROM agent_calls WHERE ?1 = ?1 AND agent = ?2 ORDER BY at DESC LIMIT ?3)
     UNION ALL SELECT row FROM (SELECT row FROM agent_calls WHERE agent > ?2 || '@' AND agent < ?2 || 'A'
         ORDER BY at DESC LIMIT ?3)";
-/// The same of one user's. The plus keeps SQLite from the index by agents, which has everybody's.
+/// The same of one user's, whose runs all end with the user's id. The indexes are named: which is best here SQLite cannot know.
 const USERS_NAMED: &str = "
-    SELECT row FROM agent_calls WHERE uid = ?1 AND (+agent = ?2 OR (+agent > ?2 || '@' AND +agent < ?2 || 'A'))
-    ORDER BY row DESC LIMIT ?3";
+    SELECT row FROM (SELECT row FROM agent_calls INDEXED BY agent_calls_by_user_and_agent
+        WHERE uid = ?1 AND agent = ?2 ORDER BY at DESC LIMIT ?3)
+    UNION ALL SELECT row FROM (SELECT row FROM agent_calls INDEXED BY agent_calls_by_user_and_agent
+        WHERE uid = ?1 AND agent = ?2 || '@' || ?1 ORDER BY at DESC LIMIT ?3)";
 
-/// MCP calls: of all.
-const ALL_MCP: &str = "SELECT id FROM tool_calls WHERE ?1 = ?1 ORDER BY requested_at DESC LIMIT ?2";
+/// MCP calls: of all. Their times are what their sessions say: those of which it is not yet that time (?3) take no place of the others.
+const ALL_MCP: &str = "
+    SELECT id FROM (SELECT id FROM tool_calls WHERE requested_at <= ?3 ORDER BY requested_at DESC LIMIT ?2)
+    UNION ALL SELECT id FROM (SELECT id FROM tool_calls WHERE requested_at > ?3 ORDER BY requested_at DESC LIMIT ?2)";
 /// Of one user's.
-const USERS_MCP: &str =
-    "SELECT id FROM calls_by_user WHERE uid = ?1 ORDER BY requested_at DESC, id DESC LIMIT ?2";
+const USERS_MCP: &str = "
+    SELECT id FROM (SELECT id FROM calls_by_user WHERE uid = ?1 AND requested_at <= ?3
+        ORDER BY requested_at DESC, id DESC LIMIT ?2)
+    UNION ALL SELECT id FROM (SELECT id FROM calls_by_user WHERE uid = ?1 AND requested_at > ?3
+        ORDER BY requested_at DESC, id DESC LIMIT ?2)";
 
 /// The question for the agents' calls that one of the above names.
 fn of_agents(which: &str) -> String {
@@ -53,9 +60,10 @@ fn of_mcp(which: &str) -> String {
         "SELECT c.requested_at, s.container, c.session_id, substr(c.tool_use, 1, 256), c.id, substr(c.tool_name, 1, 256),
              substr(s.server_name, 1, 256), c.outcome, c.responded_at IS NOT NULL, s.ended_at IS NOT NULL,
              CASE WHEN c.error IS NOT NULL THEN 1 WHEN octet_length(c.result) > {MOST_RESULT} THEN NULL
-                 WHEN json_valid(c.result) THEN json_extract(c.result, '$.isError') IS 1 ELSE 0 END
+                 WHEN json_valid(c.result) THEN json_extract(c.result, '$.isError') IS 1 ELSE 0 END,
+             (SELECT b.written FROM session_bounds b WHERE b.session_id = c.session_id)
          FROM tool_calls c JOIN sessions s ON s.id = c.session_id WHERE c.id IN ({which})
-         ORDER BY c.requested_at DESC, c.id DESC LIMIT ?2"
+         ORDER BY c.requested_at DESC, c.id DESC"
     )
 }
 
@@ -79,7 +87,9 @@ impl Reader {
                 .map_err(sql("list agents' calls"))?;
         if query.agent.is_none() {
             let which = if viewer.0 == 0 { ALL_MCP } else { USERS_MCP };
-            let mcp = rows(self.connection(), &of_mcp(which), params![viewer.0, most], of_session);
+            let now = now_micros();
+            let values = params![viewer.0, most, rfc3339(now)];
+            let mcp = rows(self.connection(), &of_mcp(which), values, |row| of_session(row, now));
             calls.extend(mcp.map_err(sql("list MCP calls"))?);
             // All are of one form, which is ordered as the times are; those of one time stay in their order.
             calls.sort_by(|a, b| b.ts.cmp(&a.ts));
@@ -116,7 +126,11 @@ fn of_agent(row: &Row<'_>) -> rusqlite::Result<ListedCall> {
     })
 }
 
-fn of_session(row: &Row<'_>) -> rusqlite::Result<ListedCall> {
+/// `now`: µs since 1970.
+fn of_session(row: &Row<'_>, now: i64) -> rusqlite::Result<ListedCall> {
+    // Whoever writes a journal may say any time in it, but it was not later than when the journal was read.
+    let read: Option<i64> = row.get(11)?;
+    let latest = rfc3339(read.map_or(now, |read| read.min(now)));
     let (outcome, is_answered): (Option<String>, bool) = (row.get(7)?, row.get(8)?);
     let (is_over, is_error): (bool, Option<bool>) = (row.get(9)?, row.get(10)?);
     let result = match outcome.as_deref().and_then(Outcome::from_name) {
@@ -130,7 +144,7 @@ fn of_session(row: &Row<'_>) -> rusqlite::Result<ListedCall> {
         },
     };
     Ok(ListedCall {
-        ts: row.get(0)?,
+        ts: row.get::<_, String>(0)?.min(latest),
         agent: None,
         container: row.get(1)?,
         mcp_session: Some(row.get(2)?),

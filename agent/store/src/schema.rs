@@ -370,5 +370,6 @@ pub(crate) const MIGRATIONS: &[&str] = &[
     ALTER TABLE agent_calls ADD COLUMN hook_failed INTEGER;     -- NULL: it did not say
     ALTER TABLE agent_calls ADD COLUMN hook_session TEXT;
     CREATE INDEX agent_calls_by_user ON agent_calls (uid);
+    CREATE INDEX agent_calls_by_user_and_agent ON agent_calls (uid, agent, at);
     ",
 ];

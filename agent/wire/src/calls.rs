@@ -30,7 +30,7 @@ pub struct CallList {
 /// One tool call.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ListedCall {
-    /// When it was asked for: RFC 3339, UTC.
+    /// When it was asked for: RFC 3339, UTC. Of an MCP call, as its session says, but no later than when its journal was read last.
     pub ts: String,
     /// The agent; of a run, `PROFILE@UID`. `None`: an MCP client's, of which no more is known.
     pub agent: Option<String>,

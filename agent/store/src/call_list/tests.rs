@@ -191,6 +191,35 @@ fn mcp_calls_are_in_the_same_list() {
 }
 
 #[test]
+fn a_journal_of_the_future_stands_above_none_that_came_later() {
+    let mut rig = Rig::new();
+    rig.session(
+        7,
+        &[("a", ""), ("b", ""), ("now", "")]
+            .map(|(id, _)| (id, "requested_at = '9999-01-01T00:00:00.000000Z'")),
+    );
+    rig.writer
+        .connection()
+        .execute_batch(&format!(
+            "UPDATE tool_calls SET requested_at = '{}' WHERE id = 'now';
+             INSERT INTO calls_by_user (uid, requested_at, id, flagged)
+                 SELECT 7, requested_at, id, 0 FROM tool_calls WHERE true ON CONFLICT DO NOTHING;
+             INSERT INTO session_bounds (session_id, bytes, written) VALUES ('session of 7', 1, {})",
+            rfc3339(rig.at + 1),
+            rig.at + 1
+        ))
+        .expect("changes");
+    rig.at += 2;
+    rig.calls("claude@7", "later");
+    for uid in [0, 7] {
+        assert_eq!(rig.keys(uid, None, 4).0, ["later", "b", "a", "now"]);
+        let (calls, more) = rig.listed(uid, None, 1);
+        assert_eq!((calls[0].key.as_deref(), more), (Some("later"), true));
+        assert!(rig.listed(uid, None, 4).0[1].ts.starts_with("2023-"), "{calls:?}");
+    }
+}
+
+#[test]
 fn users_see_their_own_and_root_sees_all() {
     let mut rig = Rig::new();
     for agent in ["claude@7", "claude@8", "codex@7", "claude", "claudette"] {
@@ -223,7 +252,10 @@ fn the_newest_are_found_without_a_look_at_the_others() {
     for (which, step) in [
         (ALL, "SCAN agent_calls"),
         (USERS, "SEARCH agent_calls USING COVERING INDEX agent_calls_by_user (uid=?)"),
-        (USERS_NAMED, "SEARCH agent_calls USING INDEX agent_calls_by_user (uid=?)"),
+        (
+            USERS_NAMED,
+            "SEARCH agent_calls USING COVERING INDEX agent_calls_by_user_and_agent (uid=? AND agent=?)",
+        ),
         (NAMED, "SEARCH agent_calls USING COVERING INDEX agent_calls_by_age (agent=?)"),
         (NAMED, "SEARCH agent_calls USING COVERING INDEX agent_calls_by_age (agent>? AND agent<?)"),
     ] {
@@ -231,11 +263,19 @@ fn the_newest_are_found_without_a_look_at_the_others() {
         has(&plan, step);
         has(&plan, "SEARCH a USING INTEGER PRIMARY KEY (rowid=?)");
     }
+    for which in [USERS, USERS_NAMED] {
+        let plan = plan(which.to_owned(), params![7, "a", 5]);
+        let none = |word: &str| assert!(!plan.iter().any(|step| step.contains(word)), "{word}: {plan:?}");
+        none("SCAN agent_calls");
+        none("TEMP B-TREE");
+    }
     for (which, step) in [
-        (ALL_MCP, "SCAN tool_calls USING INDEX idx_tool_calls_time"),
-        (USERS_MCP, "SEARCH calls_by_user USING PRIMARY KEY (uid=?)"),
+        (ALL_MCP, "SEARCH tool_calls USING INDEX idx_tool_calls_time (requested_at<?)"),
+        (ALL_MCP, "SEARCH tool_calls USING INDEX idx_tool_calls_time (requested_at>?)"),
+        (USERS_MCP, "SEARCH calls_by_user USING PRIMARY KEY (uid=? AND requested_at<?)"),
+        (USERS_MCP, "SEARCH calls_by_user USING PRIMARY KEY (uid=? AND requested_at>?)"),
     ] {
-        let plan = plan(of_mcp(which), params![7, 5]);
+        let plan = plan(of_mcp(which), params![7, 5, "2026"]);
         has(&plan, step);
         has(&plan, "SEARCH c USING INDEX sqlite_autoindex_tool_calls_1 (id=?)");
     }
