@@ -56,8 +56,8 @@ export const FILES = {
     words: [],
     works: (dir) => ({ call: "write", given: { filePath: path.join(dir, "made.txt"), content: "made\n" } }),
     breaks: (dir) => ({ call: "read", given: { filePath: path.join(dir, "missing.txt") } }),
-    // It says nothing of a call that fails.
-    says: [["write", false], ["bash", false]],
+    // It says nothing of a call that fails, and not how a command ended.
+    says: [["write", false], ["bash", undefined]],
   },
 };
 

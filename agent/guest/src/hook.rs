@@ -30,6 +30,9 @@ const AFTER: &str = "PostToolUse";
 const AFTER_FAILURE: &str = "PostToolUseFailure";
 /// How long the host may take to hear that a call is over: the agent waits.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// opencode's own tools that fail by an error, after which it starts no hook.
+const OPENCODE_TOOLS: &[&str] =
+    &["apply_patch", "edit", "glob", "grep", "list", "multiedit", "patch", "read", "write"];
 /// A shell tool's command in what it is given.
 const COMMAND: &str = "command";
 
@@ -97,12 +100,14 @@ impl Agent {
         }
     }
 
-    /// Whether its hooks know how a call ended: Claude Code has another one for failures, opencode none. Codex's is told of commands
-    /// that failed as of others.
-    fn knows_failures(self) -> bool {
+    /// Whether its hooks know how a call of a tool ended: Claude Code has another one for failures. Codex's is told of commands that failed
+    /// as of others. opencode's is told of nothing that failed, where the tool is its own and runs no command: what another tool
+    /// calls a failure, and a command's status, it does not tell.
+    fn knows_failures(self, tool: &str) -> bool {
         match self {
-            Self::Claude | Self::Opencode => true,
+            Self::Claude => true,
             Self::Codex => false,
+            Self::Opencode => OPENCODE_TOOLS.contains(&tool),
         }
     }
 
@@ -188,11 +193,12 @@ pub fn after(agent: Agent, said: &[u8]) -> Option<Done> {
     if tool_name.is_empty() {
         return None;
     }
+    let knows = agent.knows_failures(&tool_name);
     Some(Done {
         call,
         tool: tool_name[..tool_name.floor_char_boundary(MAX_DONE_ID)].to_owned(),
         session: session_id.filter(|session| !session.is_empty() && session.len() <= MAX_SESSION),
-        failed: agent.knows_failures().then_some(has_failed),
+        failed: knows.then_some(has_failed),
     })
 }
 
@@ -305,7 +311,11 @@ mod tests {
         let ended = said(AFTER, "Edit", Some("toolu_1"), "s");
         assert_eq!(over(Agent::Claude, &ended), done(Some(false)));
         assert_eq!(over(Agent::Codex, &ended), done(None));
-        assert_eq!(over(Agent::Opencode, &ended), done(Some(false)));
+        assert_eq!(over(Agent::Opencode, &ended), done(None), "another's tool");
+        let own = over(Agent::Opencode, &said(AFTER, "edit", Some("toolu_1"), "s"));
+        assert_eq!(own.and_then(|done| done.failed), Some(false));
+        let command = over(Agent::Opencode, &said(AFTER, "bash", Some("toolu_1"), "s"));
+        assert_eq!(command.map(|done| done.failed), Some(None));
         assert_eq!(over(Agent::Claude, &said(AFTER_FAILURE, "Edit", Some("toolu_1"), "s")), done(Some(true)));
         assert_eq!(before(Agent::Claude, ended.as_bytes(), PROGRAM), None, "nothing is answered");
         let without = over(Agent::Claude, &said(AFTER, "Edit", Some("toolu_1"), ""));

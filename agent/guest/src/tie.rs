@@ -41,30 +41,10 @@ pub fn run(arguments: impl Iterator<Item = OsString>) {
 
 fn tie(mut arguments: impl Iterator<Item = OsString>) -> io::Result<()> {
     let call = arguments.next().map(|call| call.into_string().map_err(|_| nothing())).transpose()?;
-    say(&Said::Tie { call }, PATIENCE)
-}
-
-fn nothing() -> io::Error {
-    io::ErrorKind::InvalidInput.into()
-}
-
-/// Says something on the run's socket, and waits for the answer, for so long in all. What is answered makes no difference here.
-///
-/// # Errors
-/// This run has no such socket, nobody listens there, or it takes too long.
-pub(crate) fn say(said: &Said, patience: Duration) -> io::Result<()> {
-    let name = env::var(VARIABLE).map_err(|_| nothing())?;
-    let until = Instant::now() + patience;
-    let socket = connected(name.strip_prefix('@').ok_or_else(nothing)?, until)?;
-    let mut said = serde_json::to_vec(said)?;
-    said.push(b'\n');
-    let mut rest = said.as_slice();
-    while !rest.is_empty() {
-        arm(&socket, Timeout::Send, until)?;
-        let sent = send(&socket, rest, SendFlags::NOSIGNAL)?;
-        rest = rest.get(sent..).unwrap_or_default();
-    }
+    let until = Instant::now() + PATIENCE;
+    let socket = said(&Said::Tie { call }, until)?;
     let (mut answer, mut buffer) = (0, [0; 512]);
+    // What is answered makes no difference here.
     while answer < MAX_ANSWER {
         arm(&socket, Timeout::Recv, until)?;
         let (read, _) = recv(&socket, &mut buffer, RecvFlags::empty())?;
@@ -74,6 +54,33 @@ pub(crate) fn say(said: &Said, patience: Duration) -> io::Result<()> {
         answer += read;
     }
     Ok(())
+}
+
+fn nothing() -> io::Error {
+    io::ErrorKind::InvalidInput.into()
+}
+
+/// Says something on the run's socket, for so long at most, and waits for no answer.
+///
+/// # Errors
+/// This run has no such socket, nobody listens there, or it takes too long.
+pub(crate) fn say(what: &Said, patience: Duration) -> io::Result<()> {
+    said(what, Instant::now() + patience).map(drop)
+}
+
+/// The run's socket, once something was said there.
+fn said(what: &Said, until: Instant) -> io::Result<OwnedFd> {
+    let name = env::var(VARIABLE).map_err(|_| nothing())?;
+    let socket = connected(name.strip_prefix('@').ok_or_else(nothing)?, until)?;
+    let mut line = serde_json::to_vec(what)?;
+    line.push(b'\n');
+    let mut rest = line.as_slice();
+    while !rest.is_empty() {
+        arm(&socket, Timeout::Send, until)?;
+        let sent = send(&socket, rest, SendFlags::NOSIGNAL)?;
+        rest = rest.get(sent..).unwrap_or_default();
+    }
+    Ok(socket)
 }
 
 fn connected(name: &str, until: Instant) -> io::Result<OwnedFd> {

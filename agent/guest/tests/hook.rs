@@ -106,7 +106,7 @@ fn a_call_that_is_over_is_told_of_and_nothing_is_printed() {
         ("claude", "PostToolUse", Some(false)),
         ("claude", "PostToolUseFailure", Some(true)),
         ("codex", "PostToolUse", None),
-        ("opencode", "PostToolUse", Some(false)),
+        ("opencode", "PostToolUse", None),
     ] {
         let output = thread::scope(|scope| {
             let hook = scope.spawn(|| hook_of(&name, agent, &over(event)));
@@ -118,7 +118,7 @@ fn a_call_that_is_over_is_told_of_and_nothing_is_printed() {
                 done["failed"] = failed.into();
             }
             assert_eq!(serde_json::from_str::<Value>(&line).unwrap(), json!({ "done": done }));
-            host.get_mut().write_all(b"{\"noted\":{}}\n").unwrap();
+            // Nobody answered, and the hook waits for nothing.
             hook.join().unwrap()
         });
         assert!(
