@@ -13,7 +13,7 @@ from system_kit import USER, become, prepare, run_claude
 
 # Stands for Claude Code, whose hook has each tool's shell say which call it runs. It does what the file `plan-NAME` says, in its
 # order, once its model wants the calls called, and answers them when there is a file `end-NAME`. A step is a command line, or a call
-# (id and command) that goes by the hook of the kit and is run as Claude Code does.
+# (id and command) that goes by the hook of the kit and is run as Claude Code does; after it the kit's other hook is told that it is over.
 AGENT = f"""#!{PYTHON}
 import http.client, json, os, subprocess, sys, time
 def ask(messages):
@@ -28,11 +28,13 @@ def ask(messages):
 def wait(path):
     while not os.path.exists(path):
         time.sleep(0.1)
-def shell(call, command):
+def hooked(name, matcher, call, command):
     settings = json.loads(sys.argv[sys.argv.index("--settings") + 1])
-    (hook,) = [hook for of in settings["hooks"]["PreToolUse"] if of["matcher"] == "Bash" for hook in of["hooks"]]
-    event = {{"session_id": "s", "hook_event_name": "PreToolUse", "tool_name": "Bash", "tool_use_id": call, "tool_input": {{"command": command}}}}
-    said = subprocess.run(["sh", "-c", hook["command"]], input=json.dumps(event), capture_output=True, text=True, check=True).stdout
+    (hook,) = [hook for of in settings["hooks"][name] if of["matcher"] == matcher for hook in of["hooks"]]
+    event = {{"session_id": "s", "hook_event_name": name, "tool_name": "Bash", "tool_use_id": call, "tool_input": {{"command": command}}}}
+    return subprocess.run(["sh", "-c", hook["command"]], input=json.dumps(event), capture_output=True, text=True, check=True).stdout
+def shell(call, command):
+    said = hooked("PreToolUse", "Bash", call, command)
     command = json.loads(said)["hookSpecificOutput"]["updatedInput"]["command"]
     quoted = command.replace("'", "'\\"'\\"'")
     return ["/bin/bash", "-c", f"source /dev/null 2>/dev/null || true && eval '{{quoted}}' < /dev/null && pwd -P >| /tmp/cwd"]
@@ -49,6 +51,9 @@ for name in sys.argv[-3:]:
         lines = [words if isinstance(words, list) else shell(words["call"], words["command"]) for words in together]
         running = [subprocess.Popen(words, stdin=subprocess.DEVNULL) for words in lines]
         said = [one.wait() for one in running]
+        for words in together:
+            if not isinstance(words, list):
+                assert hooked("PostToolUse", "*", words["call"], words["command"]) == ""
     open(f"ran-{{name}}", "w").close()
     wait(f"end-{{name}}")
     uses = [{{"type": "tool_use", "id": call[0], "name": call[1], "input": call[2]}} for call in plan["calls"]]
@@ -185,6 +190,14 @@ def play_and_look(home, repository, key, runtime):
         expected = ("none", None) if keeps_tags() else ("ambiguous", None)
         assert attributed(name) == expected, (name, attributed(name))
     assert attributed("untied") == ("sole", "toolu_untied"), "the control"
+    # What the kit's hook said after the call stands beside it; of the other one it was not told.
+    traced = {call["call"]: call for intent in trace("claude")["intents"] for call in intent["calls"]}
+    hook = traced["toolu_alone"].get("hook")
+    assert hook is not None and (hook["failed"], hook["session"]) == (False, "s"), traced["toolu_alone"]
+    assert "hook" not in traced["toolu_untied"], traced["toolu_untied"]
+    result = subprocess.run(["ringfence", "events", "calls", "--json", "--agent", "claude"], capture_output=True, text=True, check=True, timeout=PATIENCE)
+    by = {call["call"]: call["by"] for call in json.loads(result.stdout)["calls"]}
+    assert (by["toolu_alone"], by["toolu_untied"]) == ("endpoint+hook", "endpoint"), by
 
 
 def daemon():
