@@ -69,6 +69,7 @@ fn told(events: Vec<Event>, is_long: bool) -> (Result<Denials, ClientError>, Vec
                         input: String::new(),
                         is_error: None,
                         output: None,
+                        hook: None,
                         tagged: true,
                         events: if is_long { Vec::new() } else { events.clone() },
                         more: is_long,
