@@ -231,10 +231,9 @@ def kit_trace():
         out, _ = run.communicate(timeout=PATIENCE)
         assert run.returncode == 0, out
     for name, path in secrets.items():
-        # Its model hears why, and nothing of the other's; the record, below, has what the program said.
+        # Attributed by its time alone, its model hears nothing: anybody in the container could have put that there.
         (told,) = [json.dumps(body) for _, body in provider.asked if f"do it {name}" in json.dumps(body) and "tool_result" in json.dumps(body)]
-        assert f"denied this call: open {path} (read). " in told and "Only a person can change that" in told, told
-        assert told.count("The kernel denied this call: open") == 1, told
+        assert "Permission denied" in told and "[Ringfence]" not in told, told
     wait_for(lambda: all(one["ended"] for one in mine().values()), "both intents' ends on record", about=about)
     for name, path in secrets.items():
         intent = mine()[name]

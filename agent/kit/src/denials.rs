@@ -135,7 +135,8 @@ impl DenialRecord {
 
     /// Whether an event says for certain that this call was denied something.
     fn is_its(&self, call: &str, event: &Event) -> bool {
-        let is_certain = matches!(event.attribution, Certainty::Exact | Certainty::Matched | Certainty::Sole);
+        // Not `sole`: that goes by times alone, and any process of the container could have words put into any result.
+        let is_certain = matches!(event.attribution, Certainty::Exact | Certainty::Matched);
         is_certain
             && event.verdict == Verdict::Denied
             && event.container == self.container

@@ -121,6 +121,7 @@ fn a_call_is_told_what_was_denied_to_it_for_certain_and_nothing_of_another() {
         Event { container: "0123456789abc".into(), ..its(6) },
         event(7, Some("another")),
         event(8, None),
+        Event { attribution: Certainty::Sole, ..its(9) },
     ];
     let (denials, asked) = told(events, false);
     let denials = denials.unwrap();
@@ -150,11 +151,11 @@ fn a_call_that_does_much_is_found_among_its_container_s_denials() {
 #[test]
 fn what_a_person_could_change_is_told_first_and_what_is_alike_once() {
     let its = |id, attribution| Event { attribution, ..event(id, Some("call_k")) };
-    let again = Event { id: 9, ..its(1, Certainty::Sole) };
+    let again = Event { id: 9, ..its(1, Certainty::Matched) };
     let more = Event { repeats: 40, ..its(5, Certainty::Exact) };
     let events = vec![
         Event { rule: "fixed:other_call".into(), ..its(6, Certainty::Exact) },
-        its(1, Certainty::Sole),
+        its(1, Certainty::Matched),
         its(2, Certainty::Matched),
         again,
         its(3, Certainty::Exact),
