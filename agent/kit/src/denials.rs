@@ -4,7 +4,6 @@
 use ringfence_base::{
     client::{self, ClientError},
     error::chain,
-    escape,
 };
 use ringfence_wire::{
     agent::{Answer, Denial, Denials, MAX_DENIAL_TEXT, MAX_DENIALS, ToWorker},
@@ -176,26 +175,27 @@ fn is_like(one: &Event, other: &Event) -> bool {
     (&one.op, &one.target, &one.rule) == (&other.op, &other.target, &other.rule)
 }
 
-/// An explanation in sentences.
+/// What an explanation says of an event.
 fn denial(why: &Explanation) -> Denial {
     let (Target::Path(target) | Target::Addr(target)) = &why.event.target;
     let how = why.event.flags.iter().filter(|flag| matches!(flag.as_str(), "read" | "write"));
-    let words = std::iter::once(why.event.op.as_str()).chain(target.as_deref());
-    let mut what = words.collect::<Vec<_>>().join(" ");
     let how: Vec<&str> = how.map(String::as_str).collect();
-    if !how.is_empty() {
-        what += &format!(" ({})", how.join(", "));
-    }
-    Denial { what: shown(&what), why: shown(&why.reason), advice: shown(&why.advice) }
+    let what = match how.as_slice() {
+        [] => why.event.op.clone(),
+        how => format!("{} ({})", why.event.op, how.join(", ")),
+    };
+    let target = target.as_deref().map(bounded);
+    Denial { what: bounded(&what), target, why: bounded(&why.reason), advice: bounded(&why.advice) }
 }
 
-/// A text on one line, cut where it is too long.
-fn shown(text: &str) -> String {
-    let line = escape::line(text);
-    if line.chars().count() <= MAX_DENIAL_TEXT {
-        return line;
+/// A text without its middle, where it is too long: the worker shows less of both ends, once it has taken credentials out.
+fn bounded(text: &str) -> String {
+    if text.len() <= MAX_DENIAL_TEXT {
+        return text.to_owned();
     }
-    line.chars().take(MAX_DENIAL_TEXT - 3).chain("...".chars()).collect()
+    let half = (MAX_DENIAL_TEXT - "...".len()) / 2;
+    let (head, tail) = (text.floor_char_boundary(half), text.ceil_char_boundary(text.len() - half));
+    format!("{}...{}", text.get(..head).unwrap_or_default(), text.get(tail..).unwrap_or_default())
 }
 
 #[cfg(test)]

@@ -170,7 +170,8 @@ fn told(explains: bool, denied: u64) -> (Vec<Vec<String>>, Vec<AgentEvent>, usiz
     let mock = Mock::with([call("c1"), call("c2"), says(&["Done."])]);
     let run = Run::start(&mock);
     let denial = Denial {
-        what: format!("open /kept/{SECRET}\n\"x\" (read)"),
+        what: "open (read)".into(),
+        target: Some(format!("/kept/{SECRET}\n\"x\"")),
         why: "No rule of `fs_read` allows it.".into(),
         advice: "To allow it, add it.".into(),
     };
@@ -197,7 +198,7 @@ fn told(explains: bool, denied: u64) -> (Vec<Vec<String>>, Vec<AgentEvent>, usiz
 fn a_model_is_told_what_its_call_was_denied_and_the_record_has_what_the_tool_said() {
     let (asked, reports, questions) = told(true, 1);
     let said = &asked[0][0];
-    let beginning = "Permission denied\n\n[Ringfence] The kernel denied this call: open /kept/";
+    let beginning = "Permission denied\n\n[Ringfence] The kernel denied this call: open (read) \"/kept/";
     assert!(said.starts_with(beginning) && said.contains("No rule of `fs_read` allows it."), "{said}");
     assert!(!said.contains(SECRET) && said.lines().count() == 4, "{said}");
     // The first call's again, byte for byte; during the second nothing more was denied.

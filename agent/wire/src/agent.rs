@@ -27,8 +27,8 @@ pub const MAX_QUESTION: usize = 64 << 10;
 pub const MAX_REPORT: usize = 16 << 10;
 /// Most denials of a call that are told one by one.
 pub const MAX_DENIALS: usize = 3;
-/// Most characters of each text in a [`Denial`].
-pub const MAX_DENIAL_TEXT: usize = 500;
+/// Most bytes of each text in a [`Denial`].
+pub const MAX_DENIAL_TEXT: usize = 4 << 10;
 
 /// What the supervisor says.
 #[derive(Debug, Serialize, Deserialize)]
@@ -227,15 +227,17 @@ pub struct Denials {
     pub more: u64,
 }
 
-/// One denial, in sentences for who is not there to ask. Each text is on one line and has at most [`MAX_DENIAL_TEXT`]
-/// characters.
+/// One denial, for who is not there to ask. Each text has at most [`MAX_DENIAL_TEXT`] bytes, and is as it is on record: who
+/// shows it escapes it, and takes credentials out of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Denial {
-    /// The operation and what it was done to.
+    /// The operation.
     pub what: String,
-    /// What decided, and where that stands.
+    /// What it was done to, in the words of whoever did it: data, and no sentence. `None`: nothing that has a name.
+    pub target: Option<String>,
+    /// What decided, and where that stands. A sentence.
     pub why: String,
-    /// What a person could change.
+    /// What a person could change. A sentence.
     pub advice: String,
 }
 

@@ -92,7 +92,7 @@ fn told(events: Vec<Event>, is_long: bool) -> (Result<Denials, ClientError>, Vec
                 }
                 QueryRequest::Why { event } => {
                     let event = events.iter().find(|one| one.id == *event).unwrap().clone();
-                    let (reason, advice) = ("No rule allows it.\n".repeat(99), "Add it.".to_owned());
+                    let (reason, advice) = ("No rule allows it.\n".repeat(999), "Add it.".to_owned());
                     let why = Explanation { event, generation: 1, rule: None, reason, advice, line: None };
                     conn.send(&QueryReply::Why(Box::new(why))).unwrap();
                 }
@@ -126,10 +126,13 @@ fn a_call_is_told_what_was_denied_to_it_for_certain_and_nothing_of_another() {
     let (denials, asked) = told(events, false);
     let denials = denials.unwrap();
     assert_eq!((denials.first.len(), denials.more), (1, 0));
-    let Denial { what, why, advice } = &denials.first[0];
-    assert_eq!((what.as_str(), advice.as_str()), ("open /kept/1 (read)", "Add it."));
-    assert!(why.starts_with("No rule allows it.\\x0a") && why.ends_with("..."), "{why}");
-    assert_eq!(why.chars().count(), MAX_DENIAL_TEXT);
+    let Denial { what, target, why, advice } = &denials.first[0];
+    assert_eq!(
+        (what.as_str(), target.as_deref(), advice.as_str()),
+        ("open (read)", Some("/kept/1"), "Add it.")
+    );
+    assert!(why.starts_with("No rule allows it.\n") && why.ends_with("No rule allows it.\n"), "{why}");
+    assert!((MAX_DENIAL_TEXT - 3..=MAX_DENIAL_TEXT).contains(&why.len()) && why.contains("..."), "{why}");
     let [QueryRequest::Trace(query), QueryRequest::Why { event: 1 }] = asked.as_slice() else {
         panic!("{asked:?}")
     };
@@ -164,8 +167,8 @@ fn what_a_person_could_change_is_told_first_and_what_is_alike_once() {
     ];
     let (denials, asked) = told(events, false);
     let denials = denials.unwrap();
-    let what: Vec<&str> = denials.first.iter().map(|denial| denial.what.as_str()).collect();
-    assert_eq!(what, ["open /kept/1 (read)", "open /kept/2 (read)", "open /kept/3 (read)"]);
+    let targets: Vec<&str> = denials.first.iter().filter_map(|denial| denial.target.as_deref()).collect();
+    assert_eq!(targets, ["/kept/1", "/kept/2", "/kept/3"]);
     assert_eq!((denials.more, asked.len()), (42, 4));
 }
 
@@ -201,4 +204,14 @@ fn questions_are_answered_by_their_numbers() {
     }
     drop(ask);
     assert!(worker.receive::<ToCore>().is_err(), "it ends with who asks");
+}
+
+#[test]
+fn a_long_text_is_cut_in_its_middle_between_characters() {
+    assert_eq!(bounded("a"), "a");
+    for shift in 0..4 {
+        let text = format!("{}{}end", "x".repeat(shift), "\u{1f600}".repeat(MAX_DENIAL_TEXT));
+        let cut = bounded(&text);
+        assert!(cut.len() <= MAX_DENIAL_TEXT && cut.contains("...") && cut.ends_with("end"), "{}", cut.len());
+    }
 }

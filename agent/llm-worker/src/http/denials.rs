@@ -40,8 +40,13 @@ const MARK: &str = "[Ringfence]";
 const WHO: &str = "Only a person can change that, outside of this run.";
 /// Most characters that are said of one result.
 const LONGEST: usize = 1200;
-/// Most of them for each thing that is denied, beside [`MARK`].
-const LONGEST_EACH: usize = 700;
+/// Most of them for the parts of each thing that is denied: all together, with what is between them, have room.
+const LONGEST_WHAT: usize = 50;
+const LONGEST_TARGET: usize = 200;
+const LONGEST_WHY: usize = 300;
+const LONGEST_ADVICE: usize = 400;
+/// For what is left out.
+const DOTS: &str = "...";
 /// Characters that are kept for the last line, which has [`WHO`] and a number.
 const LAST: usize = 150;
 /// Results of which something is said; the oldest go first.
@@ -237,16 +242,47 @@ fn sentences(denials: &Denials, redactor: &Redactor) -> Option<String> {
     Some(lines.join("\n"))
 }
 
-/// One denial, on one line, without credentials.
-fn sentence(Denial { what, why, advice }: &Denial, redactor: &Redactor) -> String {
-    let text = format!("{what}. {why} {advice}");
-    // Redacted before it is cut: half a credential is one too many.
-    let text = escape::line(&redactor.text(&text));
-    let cut = text.char_indices().nth(LONGEST_EACH).map(|(at, _)| at);
-    match cut.and_then(|at| text.get(..at)) {
-        Some(beginning) => format!("{MARK} The kernel denied this call: {beginning}..."),
-        None => format!("{MARK} The kernel denied this call: {text}"),
+/// One denial, on one line, without credentials. Each part is cut by itself, so that a long one takes no room from the next, and
+/// only once it is redacted: half a credential is one too many.
+fn sentence(Denial { what, target, why, advice }: &Denial, redactor: &Redactor) -> String {
+    let [what, why, advice] =
+        [(what, LONGEST_WHAT), (why, LONGEST_WHY), (advice, LONGEST_ADVICE)].map(|(text, most)| {
+            let text = escape::line(&redactor.text(text));
+            cut(text.chars().map(String::from), most)
+        });
+    let quoted = |target: &String| {
+        // No character of it ends the quotes, and none is cut in two.
+        let one = |char: char| match char {
+            '"' | '\\' => format!("\\{char}"),
+            char => escape::line(char.encode_utf8(&mut [0; 4])),
+        };
+        format!(" \"{}\"", cut(redactor.text(target).chars().map(one), LONGEST_TARGET))
+    };
+    let target = target.as_ref().map(quoted).unwrap_or_default();
+    format!("{MARK} The kernel denied this call: {what}{target}. {why} {advice}")
+}
+
+/// Pieces of a text, with dots for those in its middle where they are more than so many characters. What is left of an entry in
+/// quotes neither ends with half an escape nor goes on with its end.
+fn cut(pieces: impl Iterator<Item = String>, most: usize) -> String {
+    let pieces: Vec<String> = pieces.collect();
+    let length = |piece: &String| piece.chars().count();
+    if pieces.iter().map(length).sum::<usize>() <= most {
+        return pieces.concat();
     }
+    let half = most.saturating_sub(DOTS.len()) / 2;
+    let fit = |left: &mut usize, piece: &&String| {
+        *left = left.checked_sub(length(piece))?;
+        Some(())
+    };
+    let head = pieces.iter().scan(half, |left, piece| fit(left, &piece)).count();
+    let tail = pieces.iter().rev().scan(half, |left, piece| fit(left, &piece)).count();
+    let head: Vec<&str> = pieces.iter().take(head).map(String::as_str).collect();
+    let is_torn = |piece: &&str| matches!(*piece, "\\" | "\"");
+    let tail = pieces.iter().skip(pieces.len() - tail).map(String::as_str).skip_while(is_torn);
+    let tail: String = tail.collect();
+    let torn = head.iter().rev().take_while(|piece| **piece == "\\").count();
+    format!("{}{DOTS}{tail}", head.get(..head.len() - torn).unwrap_or_default().concat())
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
