@@ -20,7 +20,7 @@ use crate::{
 use ringfence_base::escape;
 use ringfence_wire::agent::{Denial, Denials, MAX_DENIALS};
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::HashMap,
     hash::{BuildHasher, Hash, Hasher, RandomState},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -49,8 +49,9 @@ const LONGEST_ADVICE: usize = 400;
 const DOTS: &str = "...";
 /// Characters that are kept for the last line, which has [`WHO`] and a number.
 const LAST: usize = 150;
-/// Results of which something is said; the oldest go first.
-const MOST: usize = 256;
+/// Results of which something is said, and bytes of that: of no other is anything said.
+const MOST: usize = 4096;
+const MOST_BYTES: usize = 4 << 20;
 /// Calls of one request that are asked about.
 const MOST_ASKED: usize = 16;
 /// How long all that is asked for a request may take, since its client waits, and how long nothing is asked after that was not
@@ -83,21 +84,24 @@ pub(super) struct Closed {
     before: u64,
 }
 
-/// What is said of which result.
+/// What is said of which result. Nothing is ever forgotten: a conversation that lost a note would begin otherwise than before, and
+/// its provider's cache would be worth nothing.
 #[derive(Debug, Default)]
 struct Notes {
     said: HashMap<u64, Arc<str>>,
-    order: VecDeque<u64>,
+    /// Of all that is said.
+    bytes: usize,
 }
 
 impl Notes {
+    /// Keeps what is said of a result, if there is room and nothing is said of it yet.
     fn keep(&mut self, of: u64, said: Arc<str>) {
-        if self.said.insert(of, said).is_none() {
-            self.order.push_back(of);
+        let bytes = self.bytes.saturating_add(said.len());
+        if self.said.contains_key(&of) || self.said.len() >= MOST || bytes > MOST_BYTES {
+            return;
         }
-        while self.order.len() > MOST {
-            self.order.pop_front().map(|oldest| self.said.remove(&oldest));
-        }
+        self.bytes = bytes;
+        self.said.insert(of, said);
     }
 }
 

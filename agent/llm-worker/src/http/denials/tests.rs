@@ -200,12 +200,17 @@ fn a_place_is_known_by_all_that_comes_before_it() {
 }
 
 #[test]
-fn the_oldest_is_forgotten() {
+fn nothing_is_forgotten_and_what_has_no_room_is_not_said() {
     let mut notes = Notes::default();
     (0..MOST as u64 + 2).for_each(|of| notes.keep(of, SAID.into()));
     notes.keep(7, "again".into());
-    assert_eq!((notes.said.len(), notes.order.len()), (MOST, MOST));
-    assert!(!notes.said.contains_key(&1) && notes.said.contains_key(&2));
+    assert_eq!((notes.said.len(), notes.bytes), (MOST, MOST * SAID.len()));
+    assert!(notes.said.contains_key(&0) && &*notes.said[&7] == SAID);
+    assert!(!notes.said.contains_key(&(MOST as u64)));
+    let mut notes = Notes::default();
+    let long: Arc<str> = "x".repeat(MOST_BYTES / 2).into();
+    (0..3).for_each(|of| notes.keep(of, Arc::clone(&long)));
+    assert_eq!((notes.said.len(), notes.bytes), (2, MOST_BYTES));
 }
 
 fn denial(what: &str, why: &str) -> Denial {
