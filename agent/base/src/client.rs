@@ -118,8 +118,11 @@ pub fn enroll(
     enroll_on(socket, child, profile, (workdir, audit, endpoint)).map(|(enrolled, _)| enrolled)
 }
 
+/// A line for reports about a container, and what the daemon takes there.
+pub type Line = (UnixStream, Reporting);
+
 /// As [`enroll`], and asks for the line on which reports about the very container are taken. No line: this daemon takes none, or
-/// none more; the container is as good without.
+/// none more; the container is as good without. Beside it, what the daemon takes there.
 ///
 /// # Errors
 /// As [`enroll`].
@@ -130,10 +133,10 @@ pub fn enroll_reporting(
     workdir: Option<&Path>,
     audit: bool,
     endpoint: Option<EndpointSockets<'_>>,
-) -> Result<(Enrolled, Result<UnixStream, ClientError>), ClientError> {
+) -> Result<(Enrolled, Result<Line, ClientError>), ClientError> {
     let (enrolled, mut conn) = enroll_on(socket, child, profile, (workdir, audit, endpoint))?;
     let asked = conn.send(&EnrollRequest::Report).map_err(ClientError::Talk);
-    let line = asked.and_then(|()| answer::<Reporting>(&mut conn)).map(|_| conn.into_stream());
+    let line = asked.and_then(|()| answer::<Reporting>(&mut conn)).map(|takes| (conn.into_stream(), takes));
     Ok((enrolled, line))
 }
 

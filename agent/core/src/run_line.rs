@@ -107,7 +107,9 @@ impl<E: Enforcer> Server<E> {
     /// How the line ended: always one.
     pub(crate) fn serve_line(&self, conn: &mut Conn, whose: &Whose) -> Result<(), FrameError> {
         self.report(&whose.report(Payload::LineOpened));
-        let ended = conn.send(&Reply::Ok(Reporting {})).and_then(|()| self.take_reports(conn, whose));
+        let ended = conn
+            .send(&Reply::Ok(Reporting { counts_denials: true }))
+            .and_then(|()| self.take_reports(conn, whose));
         // What was under way would be so for ever: the last word is not lost with the others.
         for _ in 0..TRIES {
             if self.report(&whose.report(Payload::LineClosed { moment: since_boot() })) {

@@ -60,7 +60,7 @@ use ringfence_process::job::Streams;
 use ringfence_process::spawn::{self, Child};
 use ringfence_process::wait;
 use ringfence_sandbox::{caps, host, seccomp};
-use ringfence_wire::status::Mode as EnrolledMode;
+use ringfence_wire::{message::Reporting, status::Mode as EnrolledMode};
 use std::{
     cell::Cell,
     io::{self, Read, Write},
@@ -92,8 +92,9 @@ pub fn run(request: &Request) -> Result<u8, Error> {
     start(request, Streams::Own)?.wait()
 }
 
-/// Takes the line on which the core takes reports about the run's container, whose public id comes with it.
-pub type TakeLine<'a> = &'a dyn Fn(UnixStream, &str);
+/// Takes the line on which the core takes reports about the run's container, with what it takes there, and the
+/// container's public id.
+pub type TakeLine<'a> = &'a dyn Fn((UnixStream, Reporting), &str);
 
 /// Starts the command in its container and lets it go.
 ///

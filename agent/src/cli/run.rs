@@ -8,6 +8,7 @@ use ringfence_kit::{self as kit, Client, DenialRecord, Endpoint, NoTie, Runner, 
 use ringfence_launch::{self as launch, Request, Say, Variable};
 use ringfence_policy::{self as profile, Dirs, Partial, Profile, agents::registry::Given};
 use ringfence_process::job::Streams;
+use ringfence_wire::message::Reporting;
 use std::{
     ffi::OsString,
     io::{self, IsTerminal},
@@ -125,10 +126,11 @@ fn confined(args: &Args) -> Result<u8, String> {
         None => None,
     };
     let explains = found.as_ref().and_then(|found| found.kit.as_ref()).is_some_and(|kit| kit.explain_denials);
-    let report = |line, container: &str| {
+    let report = |(line, takes): (_, Reporting), container: &str| {
         let record =
             || DenialRecord { socket: Paths::from_env().query_socket(), container: container.to_owned() };
-        let denials = explains.then(record);
+        // A daemon of before would end the line at the question.
+        let denials = (explains && takes.counts_denials).then(record);
         let failed = endpoint.as_ref().and_then(|endpoint| endpoint.report_to(line, denials).err());
         failed.inspect(|why| eprintln!("ringfence: nothing is reported of this run: {why}"));
     };

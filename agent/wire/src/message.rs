@@ -145,14 +145,18 @@ pub enum EnrollRequest {
     },
     /// After [`EnrollRequest::Enroll`], on the same connection: what the container's agent is asked and calls will be told here.
     /// It names no container: it is the one that this connection enrolled. Answer: [`Reporting`]. From then on nothing comes
-    /// but [`crate::agent::ToCore::Report`], which has no answer, and [`crate::agent::ToCore::Tie`] and
-    /// [`crate::agent::ToCore::CouldBeTied`], which have. A daemon of before this request ends the connection instead.
+    /// but [`crate::agent::ToCore::Report`], which has no answer, and [`crate::agent::ToCore::Tie`],
+    /// [`crate::agent::ToCore::CouldBeTied`] and, where it says so, [`crate::agent::ToCore::DeniedSoFar`], which have. A daemon of before this request ends the connection instead.
     Report,
 }
 
 /// The answer to [`EnrollRequest::Report`]: go on.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Reporting {}
+pub struct Reporting {
+    /// It may be asked how much was denied ([`crate::agent::ToCore::DeniedSoFar`]). A daemon of before ends the line at that.
+    #[serde(default)]
+    pub counts_denials: bool,
+}
 
 /// The answer to an enrolment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -328,5 +332,14 @@ mod tests {
         assert_eq!(ok.into_result(), Ok(7));
         let failed: Reply<u32> = serde_json::from_str(r#"{"failed":{"error":"no"}}"#).unwrap();
         assert_eq!(failed.into_result(), Err(Failure::new("no")));
+    }
+
+    /// It would end the line at a question that it does not know.
+    #[test]
+    fn a_daemon_that_does_not_say_so_is_not_asked_how_much_was_denied() {
+        let says = |text| serde_json::from_str::<Reporting>(text).unwrap().counts_denials;
+        assert!(!says("{}"));
+        assert!(says(r#"{"counts_denials":true,"more":1}"#));
+        assert!(says(&serde_json::to_string(&Reporting { counts_denials: true }).unwrap()));
     }
 }

@@ -25,6 +25,10 @@ fn enrolled(socket: &Path) -> (Sleeper, Enrolled, Result<UnixStream, client::Cli
     let child = Sleeper::start();
     let (enrolled, line) =
         client::enroll_reporting(socket, child.pidfd().as_fd(), "p", None, false, None).unwrap();
+    let line = line.map(|(line, takes)| {
+        assert!(takes.counts_denials);
+        line
+    });
     (child, enrolled, line)
 }
 

@@ -86,7 +86,7 @@ impl Run {
             let found = state.registry.iter().find(|one| one.record.id == whose.container).unwrap();
             ContainerId::from_raw(found.record.kernel_id)
         };
-        let line = Conn::new(line.unwrap(), LONG, 1 << 20);
+        let line = Conn::new(line.unwrap().0, LONG, 1 << 20);
         Self { fixture, _child: child, whose, id, line }
     }
 
