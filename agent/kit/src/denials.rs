@@ -14,6 +14,7 @@ use ringfence_wire::{
     trace::{TraceQuery, TracedCall},
 };
 use std::{
+    net::Shutdown,
     os::unix::net::UnixStream,
     path::PathBuf,
     sync::{
@@ -60,9 +61,16 @@ impl DenialRecord {
         let answer = move || {
             let mut conn = Conn::new(link, SENT, MAX_FRAME);
             for Question { number, key, asked } in questions {
-                let answer = self.answer(&key, asked + TIME);
+                let until = asked + TIME;
+                // Who asked waits no longer, and those behind it do.
+                let answer = match Instant::now() < until {
+                    true => self.answer(&key, until),
+                    false => Answer::Refused("it was asked too long ago".to_owned()),
+                };
                 let _turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
                 if conn.send(&ToWorker::Answer { number, answer }).is_err() {
+                    // Half of it may be there, and nothing can come behind that.
+                    let _ = conn.stream().shutdown(Shutdown::Both);
                     return;
                 }
             }

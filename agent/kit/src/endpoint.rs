@@ -229,8 +229,10 @@ impl Endpoint {
                     return conn.send(&ToWorker::Answer { number, answer });
                 }
                 if let ToCore::DenialsOf { number, key } = said {
+                    // Anything else would be another question to the auditor.
+                    let is_key = key.len() == 16 && key.bytes().all(|byte| byte.is_ascii_hexdigit());
                     let question = Question { number, key, asked: Instant::now() };
-                    if denials.as_ref().is_some_and(|denials| denials.try_send(question).is_ok()) {
+                    if is_key && denials.as_ref().is_some_and(|denials| denials.try_send(question).is_ok()) {
                         return Ok(());
                     }
                     let answer = Answer::Refused("nobody can be asked for it now".to_owned());

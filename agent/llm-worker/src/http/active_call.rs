@@ -3,6 +3,7 @@
 use super::{
     State,
     budget::{Reservation, UnderWay},
+    call::MAX_REQUEST,
     intents::RequestPart,
     record::{self, Call, Unrecorded},
     relay::Outcome,
@@ -46,6 +47,10 @@ impl ActiveCall {
         let closed = self.part.as_ref().map_or(&[][..], |part| &part.closed);
         let fresh = intents.denials.ask(closed, &self.shared.redactor).await;
         let Some(explained) = intents.denials.added(wire, &body, fresh) else { return body };
+        // The provider would take none of it.
+        if explained.len() > MAX_REQUEST {
+            return body;
+        }
         // Without room for it the model hears of it later, or never.
         if self.held.grow(explained.len().saturating_sub(body.len())).is_err() {
             return body;

@@ -40,7 +40,7 @@ use std::{
 use tokio::sync::{mpsc, oneshot};
 
 /// Most bytes of a request: the providers' own limit.
-const MAX_REQUEST: usize = 32 << 20;
+pub(super) const MAX_REQUEST: usize = 32 << 20;
 /// How long a request's body may take.
 const BODY: Duration = Duration::from_secs(60);
 /// How much of a request that is refused is read, and for how long: a client that still writes would see its connection
