@@ -196,6 +196,10 @@ fn an_agent_that_renews_it_at_the_same_time_is_waited_for() {
 #[test]
 fn a_signal_while_it_is_renewed_waits_until_that_is_written() {
     for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT] {
+        if is_ignored(signal) {
+            assert_ne!(signal, Signal::SIGTERM, "nothing is tested");
+            continue;
+        }
         let ((vendor, let_it), fake) = (waiting(), Fake::renewing("", OVER));
         let run = started(fake.run(&vendor));
         vendor.questions.recv_timeout(LIMIT).unwrap();
@@ -210,6 +214,13 @@ fn a_signal_while_it_is_renewed_waits_until_that_is_written() {
         succeeds(&fake.run(&vendor).output().unwrap());
         assert_eq!((vendor.questions(), vendor.keys()), (0, vec!["sk-fresh-1".to_owned()]));
     }
+}
+
+/// Whether whoever runs the tests ignores a signal, as nohup(1) does: what is started here does then, too.
+fn is_ignored(signal: Signal) -> bool {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap();
+    u64::from_str_radix(ignored.trim(), 16).unwrap() & (1 << (signal as i32 - 1)) != 0
 }
 
 #[test]
