@@ -51,6 +51,9 @@ pub(crate) struct Args {
     /// Start Claude Code, of the tests' npm packages
     #[arg(long)]
     agent: bool,
+    /// Measure this binary instead of one that is built now
+    #[arg(long, value_name = "FILE")]
+    binary: Option<PathBuf>,
 }
 
 /// One way to start the program, and how long each start took.
@@ -65,7 +68,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         bail!("--rounds 0 measures nothing; give at least 1");
     }
     setup::for_benchmarks()?;
-    let ringfence = build::binary("release")?;
+    let ringfence = match &args.binary {
+        Some(binary) => std::path::absolute(binary).context("no working directory")?,
+        None => build::binary("release")?,
+    };
     let dir = tempfile::tempdir().context("cannot make a directory for the profile")?;
     let profile = dir.path().join("bench.toml");
     fs::write(&profile, PROFILE).with_context(|| format!("cannot write {}", profile.display()))?;
@@ -121,7 +127,8 @@ impl Agent {
         }
         let claude = packages.join("@anthropic-ai/claude-code-linux-x64/claude");
         symlink(&claude, programs.join("claude")).context("cannot link the agent's program")?;
-        let (packages, state_dir) = (packages.display(), state.path().display());
+        let below_home = state.path().strip_prefix(&home).context("a directory of the home is below it")?;
+        let (packages, state_dir) = (packages.display(), format!("${{HOME}}/{}", below_home.display()));
         let text = format!(
             "extends = \"claude\"\n[grant]\nfs_read = {{ add = [\"{packages}\", \"{0}\", \"{state_dir}\"] }}\n\
              fs_write = {{ add = [\"{state_dir}\"] }}\nexec = {{ add = [\"{packages}\", \"{0}\"] }}\n[kernel]\n\
@@ -173,12 +180,13 @@ fn enforcement(ringfence: &Path, profile: &Path) -> Result<String> {
 fn start(words: &[String]) -> Result<Duration> {
     let [program, arguments @ ..] = words else { bail!("nothing to start") };
     let mut command = Command::new(program);
-    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command.args(arguments).stdin(Stdio::null());
     let begin = Instant::now();
-    let status = command.status().with_context(|| format!("cannot start {program}"))?;
+    let output = command.output().with_context(|| format!("cannot start {program}"))?;
     let took = begin.elapsed();
-    if !status.success() {
-        bail!("`{}` ended with {status}", words.join(" "));
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        bail!("`{}` ended with {}: {}", words.join(" "), output.status, said.trim());
     }
     Ok(took)
 }

@@ -35,10 +35,9 @@ pub(super) fn http(bench: &mut Bench<'_>, alone: bool) -> Result<()> {
         let port = free_port()?;
         let before = format!("http = true\nhttp_port = {port}");
         let profile = served::profile(&before, "openai", "m", &url);
-        users.push(User::start(bench.ringfence, home, data, &profile, &[])?);
-        let token = data.join("ringfence/state/a/http-token");
-        let token = fs::read_to_string(&token).with_context(|| format!("no {}", token.display()))?;
-        targets.push((name, port, format!("Authorization: Bearer {}\r\n", token.trim())));
+        let mut user = User::start(bench.ringfence, home, data, &profile, &[])?;
+        targets.push((name, port, format!("Authorization: Bearer {}\r\n", user.token(data)?)));
+        users.push(user);
     }
     let dir = in_memory()?;
     let mut programs = Vec::new();

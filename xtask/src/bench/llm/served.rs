@@ -173,6 +173,13 @@ pub(super) struct User {
 }
 
 impl User {
+    /// What opens the agent's endpoint: the worker writes it down when it serves that, which may be after the socket is there.
+    pub(super) fn token(&mut self, data: &Path) -> Result<String> {
+        let file = data.join("ringfence/state/a/http-token");
+        let written = || fs::read_to_string(&file).ok().filter(|token| !token.is_empty());
+        Ok(self.program.wait_for("the endpoint's token", written)?.trim().to_owned())
+    }
+
     /// `home` is for sockets and profiles, `data` for logs. `profile`: the agent's, `{url}` the provider's address.
     pub(super) fn start(
         ringfence: &Path,

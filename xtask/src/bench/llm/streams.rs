@@ -8,7 +8,7 @@ use super::{
 };
 use crate::report::say;
 use anyhow::{Context, Result, ensure};
-use std::{fs, time::Duration};
+use std::time::Duration;
 
 /// What the endpoint may add, ms.
 const AIM: &str = "at most 0.10";
@@ -27,10 +27,8 @@ pub(super) fn measure(bench: &mut Bench<'_>) -> Result<()> {
     );
     // A client's choice of a model is its own.
     let profile = profile.replace("model = \"pause\"", "model = \"pause\"\nmodels = [\"clock\"]");
-    let _user = User::start(bench.ringfence, home.path(), data.path(), &profile, &[])?;
-    let token = data.path().join("ringfence/state/a/http-token");
-    let token = fs::read_to_string(&token).with_context(|| format!("no {}", token.display()))?;
-    let through = format!("x-api-key: {}\r\n", token.trim());
+    let mut user = User::start(bench.ringfence, home.path(), data.path(), &profile, &[])?;
+    let through = format!("x-api-key: {}\r\n", user.token(data.path())?);
     let targets = [
         ("direct", bench.provider.port, "x-api-key: sk-direct-0123456789\r\n".to_owned()),
         ("endpoint", port, through),
