@@ -79,10 +79,11 @@ echo over
     for (const event of both()) assert.ok(sure.includes(event.attribution), JSON.stringify(event));
     // Where it is sure whose denial it is, the model is told why; the record has what the tool said.
     if (REFUSES[name] === undefined) return;
-    const why = `[Ringfence] The kernel denied this call: open (read) "${outside}". `;
+    // As it stands in the request's JSON.
+    const why = JSON.stringify(`[Ringfence] The kernel denied this call: open (read) "${outside}". `).slice(1, -1);
     assert.ok(told(project).includes(why), told(project));
     assert.match(told(project), /No rule of `fs_read` allows it.{1,400}in the profile (claude|codex|opencode)\./);
-    assert.match(told(project), /denied this call: connect "127\.0\.0\.1:/);
+    assert.match(told(project), /denied this call: connect \\"127\.0\.0\.1:/);
     for (const call of calls(project, "look around")) assert.ok(!call.output?.includes("[Ringfence]"), call.output);
     // The control, of one agent: it is the launcher that has it said or not.
     if (name !== "claude") return;
