@@ -151,6 +151,8 @@ unsafe fn record(owner: *const Owner, address: Option<Address>, audit: bool, gen
         (*header).container = container;
         (*header).call = 0;
         (*header).start = (*owner).start;
+        // A socket does not keep it.
+        (*header).lineage = [1, 0, 0, 0];
         (*header).generation = generation;
         (*header).pid = (*owner).pid;
         (*header).tgid = (*owner).tgid;

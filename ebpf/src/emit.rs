@@ -242,6 +242,7 @@ static NO_REPEAT: Repeat = Repeat {
             container: 0,
             call: 0,
             start: 0,
+            lineage: [0; ringfence_common::task::LINEAGE],
             generation: 0,
             pid: 0,
             tgid: 0,
@@ -433,6 +434,7 @@ unsafe fn head(task: *mut Task, header: *mut Header, verdict: u64, now: u64) {
         (*header).container = (*scratch).container;
         (*header).call = call;
         (*header).start = load(leader, get(&TASK_START));
+        (*header).lineage = (*task).lineage;
         (*header).generation = (*scratch).policy.generation;
         (*header).pid = ids as u32;
         (*header).tgid = (ids >> 32) as u32;

@@ -6,7 +6,7 @@ use aya_ebpf::macros::lsm;
 use aya_ebpf::programs::LsmContext;
 use ringfence_common::event::{FLAG_UNLINKED, fixed, op};
 use ringfence_common::policy::{RECORD_EXEC, RECORD_OTHER, axis};
-use ringfence_common::task::Task;
+use ringfence_common::task::{LINEAGE, Task};
 
 use crate::calls::{call_of, is_debugged, mark_debugged};
 use crate::casing::is_plain;
@@ -198,6 +198,7 @@ unsafe fn enter(task: *mut Task, next: u64) -> bool {
         }
         (*task).container = next;
         (*task).next = 0;
+        (*task).lineage = [0; LINEAGE];
         give_terminals(task, me.cast());
         if get(&LEGACY) == 0 {
             return true;
@@ -205,6 +206,7 @@ unsafe fn enter(task: *mut Task, next: u64) -> bool {
         let stored = TASKS.make(me.cast());
         if !stored.is_null() {
             (*stored).container = next;
+            (*stored).lineage = [0; LINEAGE];
             (*stored).next = 0;
             (*stored).root_dentry = (*task).root_dentry;
             (*stored).root_mount = (*task).root_mount;

@@ -8,19 +8,21 @@
 use core::ffi::c_void;
 
 use aya_ebpf::helpers::bpf_get_current_task_btf;
+use aya_ebpf::helpers::generated::bpf_ktime_get_boot_ns;
 use aya_ebpf::macros::lsm;
 use aya_ebpf::programs::LsmContext;
 use ringfence_common::MAX_CONTAINERS;
 use ringfence_common::policy::{
     Counters, OWNER_ROOT, OWNER_USERS, TASKS_EACH, TASKS_OF_USER, TASKS_OF_USERS,
 };
-use ringfence_common::task::Task;
+use ringfence_common::task::{LINEAGE, Task};
 
 use crate::globals::{LEGACY, TASK_MARK, TASK_PID, TASK_STORAGE, get};
 use crate::memory::{add, fetch, load};
 use crate::storage::{CALLS, COUNTERS, GROUPS, MEMBERS, TASKS, TASKS_BY_ADDR, USERS};
 
 const EAGAIN: i32 = 11;
+const CLONE_THREAD: u64 = 0x10000;
 /// `BPF_NOEXIST`.
 const NOEXIST: u64 = 1;
 
@@ -179,7 +181,7 @@ pub fn task_alloc(ctx: LsmContext) -> i32 {
     unsafe {
         see_new_tag(parent);
         let container = (*parent).container;
-        if inherit(child, parent) {
+        if inherit(child, parent, ctx.arg(1)) {
             return 0;
         }
         if let Some(counters) = counters(container) {
@@ -191,7 +193,7 @@ pub fn task_alloc(ctx: LsmContext) -> i32 {
 }
 
 #[inline(always)]
-unsafe fn inherit(child: *mut c_void, parent: *mut Task) -> bool {
+unsafe fn inherit(child: *mut c_void, parent: *mut Task, flags: u64) -> bool {
     let address = child as u64;
     // SAFETY: `parent` is the value of a map, `child` the argument of `task_alloc`.
     unsafe {
@@ -200,8 +202,12 @@ unsafe fn inherit(child: *mut c_void, parent: *mut Task) -> bool {
             return false;
         }
         let legacy = get(&LEGACY) != 0;
-        if legacy && TASKS_BY_ADDR.insert(&address, &*parent, 0).is_err() {
-            return false;
+        if legacy {
+            if TASKS_BY_ADDR.insert(&address, &*parent, 0).is_err() {
+                return false;
+            }
+            let Some(task) = TASKS_BY_ADDR.get_ptr_mut(&address) else { return false };
+            descend(task, parent, flags);
         }
         let task = TASKS.make(child);
         if !task.is_null() {
@@ -210,6 +216,7 @@ unsafe fn inherit(child: *mut c_void, parent: *mut Task) -> bool {
             (*task).root_dentry = (*parent).root_dentry;
             (*task).root_mount = (*parent).root_mount;
             (*task).plain_mount = (*parent).plain_mount;
+            descend(task, parent, flags);
         } else if !legacy {
             return false;
         }
@@ -223,6 +230,26 @@ unsafe fn inherit(child: *mut c_void, parent: *mut Task) -> bool {
             }
         }
         true
+    }
+}
+
+/// Gives a new task its lineage: its parent's, and itself, where it is a process of a container and there is a place.
+#[inline(always)]
+unsafe fn descend(child: *mut Task, parent: *const Task, flags: u64) {
+    // SAFETY: the values of maps.
+    unsafe {
+        (*child).lineage = (*parent).lineage;
+        if (*parent).container == 0 || flags & CLONE_THREAD != 0 {
+            return;
+        }
+        // Its own start is a moment later, and not known yet.
+        let now = bpf_ktime_get_boot_ns();
+        for place in 0..LINEAGE {
+            if (*child).lineage[place] == 0 {
+                (*child).lineage[place] = now;
+                return;
+            }
+        }
     }
 }
 

@@ -1,13 +1,12 @@
 //! Which tool call an event belongs to, and how sure that is. Pure: what could be another call's, or may be of a call that
-//! nobody told us of, is `ambiguous`. One thing times cannot show: what a call that is over left running, and what starts a
-//! program while a single other call is in flight, is `sole` of that one. Only a tag tells them apart.
+//! nobody told us of, is `ambiguous`.
 //!
 //! | word | when |
 //! |---|---|
 //! | `exact` | said by the kernel's tag, not here |
-//! | `sole` | the process was born after the call began, and no other call was in flight from its birth to the event |
+//! | `sole` | the process's [line](line) began after the call did, and no other call was in flight from then to the event |
 //! | `matched` | not said here: it fits one outstanding call by what was asked and by nothing stronger, see `matched` |
-//! | `ambiguous` | several calls could be it, or the one in flight is younger than the process, or not all is known |
+//! | `ambiguous` | several calls could be it, or the one in flight is younger than the process's line, or not all is known |
 //! | `none` | no call was in flight |
 //!
 //! All times are of one clock: nanoseconds since boot. The kernel gives it for events and births, the interceptor for the
@@ -33,6 +32,17 @@ impl Span {
     }
 }
 
+/// Since when a process works for whatever it works for: the birth of its eldest ancestor that is younger than the `first` of
+/// all calls of its container, itself included. What was there before any call may start processes for each of them; what a
+/// call has started, and left running, and all that this starts, is no other call's. `born`: its own birth; `lineage`: those of
+/// its eldest ancestors, eldest first, as far as they are kept. Where none of these is that young, and there may be more, it is
+/// as old as the youngest that is known, so that nothing is certain.
+pub fn line(born: u64, lineage: &[u64], first: Option<u64>) -> u64 {
+    let known = lineage.iter().copied().take_while(|birth| *birth != 0);
+    let is_young = |birth: &u64| first.is_some_and(|first| *birth > first);
+    known.clone().find(is_young).or(known.last()).unwrap_or(born)
+}
+
 /// One event of a process that descends from a session's root.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Moment {
@@ -40,6 +50,8 @@ pub struct Moment {
     pub at: u64,
     /// When its process was born.
     pub born: u64,
+    /// When its process's line began, see [`line`].
+    pub line: u64,
     /// It is exactly one event: not several of a flood, folded into one.
     pub single: bool,
 }
@@ -62,19 +74,19 @@ pub enum Attribution {
 /// Decides. `calls` are all calls of the session that were in flight at some time from [`from`] to the event; others may
 /// be among them. `known_to`: every call that was forwarded up to then is among them.
 pub fn attribute(moment: Moment, calls: &[Span], known_to: u64) -> Attribution {
-    let Moment { at, born, single } = moment;
+    let Moment { at, line, single, .. } = moment;
     let certain = single && at <= known_to;
     let Some(earliest) = calls.iter().filter(|call| call.overlaps(at, at)).map(|call| call.began).min()
     else {
         return if certain { Attribution::None } else { Attribution::Ambiguous(Vec::new()) };
     };
-    // A process that is older than every call in flight tells nothing about which one it works for; one that was born
-    // since may work for any call that was in flight at some time of its life.
-    let from = if born > earliest { born } else { at };
+    // A line that is older than every call in flight tells nothing about which one it works for; one that began since may
+    // work for any call that was in flight at some time of its life.
+    let from = if line > earliest { line } else { at };
     let mut candidates: Vec<&Span> = calls.iter().filter(|call| call.overlaps(from, at)).collect();
     candidates.sort_by(|a, b| (a.began, &a.call).cmp(&(b.began, &b.call)));
     match candidates.as_slice() {
-        [one] if certain && born > one.began && one.overlaps(at, at) => Attribution::Sole(one.call.clone()),
+        [one] if certain && line > one.began && one.overlaps(at, at) => Attribution::Sole(one.call.clone()),
         _ => Attribution::Ambiguous(candidates.into_iter().map(|call| call.call.clone()).collect()),
     }
 }
@@ -99,7 +111,7 @@ impl Attribution {
 
 #[cfg(test)]
 mod tests {
-    use super::{Attribution, Moment, Span, attribute, from};
+    use super::{Attribution, Moment, Span, attribute, from, line};
     use proptest::prelude::*;
 
     fn span(call: &str, began: u64, ended: impl Into<Option<u64>>) -> Span {
@@ -107,7 +119,7 @@ mod tests {
     }
 
     fn of(born: u64, at: u64, calls: &[Span]) -> Attribution {
-        attribute(Moment { at, born, single: true }, calls, u64::MAX)
+        attribute(Moment { at, born, line: born, single: true }, calls, u64::MAX)
     }
 
     fn sole(call: &str) -> Attribution {
@@ -124,6 +136,28 @@ mod tests {
         assert_eq!(of(11, 15, &calls), sole("a"));
         assert_eq!(of(11, 20, &calls), sole("a"), "the answer itself is still the call");
         assert_eq!(of(35, 90, &calls), sole("b"), "a call that is not answered goes on");
+    }
+
+    #[test]
+    fn what_a_call_left_running_starts_nothing_for_another() {
+        let calls = [span("a", 10, 20), span("b", 30, 40)];
+        let of = |lineage: &[u64], born| {
+            let line = line(born, lineage, Some(10));
+            attribute(Moment { at: 35, born, line, single: true }, &calls, u64::MAX)
+        };
+        // The agent is the container's first process, or below it; its shell, or what that has started.
+        for lineage in [&[31, 0, 0, 0][..], &[5, 31, 0, 0], &[5, 6, 31, 32], &[5, 6, 7, 33]] {
+            assert_eq!(of(lineage, 33), sole("b"), "{lineage:?}");
+        }
+        // What the first call's shell left behind, and what began between the two.
+        for lineage in [&[12, 31, 0, 0][..], &[5, 12, 31, 33], &[25, 33, 0, 0], &[5, 25, 26, 27]] {
+            assert_eq!(of(lineage, 33), ambiguous(&["b"]), "{lineage:?}");
+        }
+        // More ancestors than are kept, all of them older than any call.
+        assert_eq!(of(&[5, 6, 7, 8], 33), ambiguous(&["b"]));
+        // Nothing is kept, as of rows from before.
+        assert_eq!(of(&[], 33), sole("b"));
+        assert_eq!(of(&[1, 0, 0, 0], 33), ambiguous(&["b"]), "it is not known");
     }
 
     #[test]
@@ -162,7 +196,7 @@ mod tests {
     #[test]
     fn what_is_not_known_is_not_claimed() {
         let calls = [span("a", 10, None)];
-        let moment = Moment { at: 15, born: 12, single: true };
+        let moment = Moment { at: 15, born: 12, line: 12, single: true };
         assert_eq!(attribute(moment, &calls, 14), ambiguous(&["a"]));
         assert_eq!(attribute(moment, &[], 14), ambiguous(&[]));
         assert_eq!(attribute(moment, &calls, 15), sole("a"));
@@ -191,7 +225,7 @@ mod tests {
             let in_flight = |t: u64| -> Vec<&str> {
                 calls.iter().filter(|c| c.began <= t && c.ended.is_none_or(|e| e >= t)).map(|c| c.call.as_str()).collect()
             };
-            let answer = attribute(Moment { at, born, single: true }, &calls, known_to);
+            let answer = attribute(Moment { at, born, line: born, single: true }, &calls, known_to);
             match &answer {
                 Attribution::Sole(call) => {
                     prop_assert!(at <= known_to);
@@ -227,7 +261,7 @@ mod tests {
         fn a_call_that_becomes_known_later_never_exchanges_one_answer_for_another(
             calls in spans(), born in 0..90u64, life in 0..40u64,
         ) {
-            let moment = Moment { at: born + life, born, single: true };
+            let moment = Moment { at: born + life, born, line: born, single: true };
             let whole = attribute(moment, &calls, u64::MAX);
             for hidden in 0..calls.len() {
                 let mut fewer = calls.clone();
@@ -243,7 +277,7 @@ mod tests {
         fn calls_that_ended_before_all_in_flight_began_change_nothing(
             calls in spans(), born in 0..90u64, life in 0..40u64,
         ) {
-            let moment = Moment { at: born + life, born, single: true };
+            let moment = Moment { at: born + life, born, line: born, single: true };
             let in_flight: Vec<&Span> = calls.iter().filter(|c| c.overlaps(moment.at, moment.at)).collect();
             let since = from(in_flight).unwrap_or(moment.at);
             let fewer: Vec<Span> = calls.iter().filter(|c| c.overlaps(since, moment.at)).cloned().collect();

@@ -7,6 +7,7 @@ use ringfence_base::escape;
 use ringfence_common::{
     ABI_VERSION,
     event::{self, Header, LARGE_SECTION, Op, SLACK, SMALL_SECTION, rule, verdict},
+    task::LINEAGE,
 };
 use std::mem::{offset_of, size_of};
 
@@ -27,6 +28,9 @@ pub struct Decoded {
     pub call: u64,
     /// Start of the thread group leader, ns since boot.
     pub start: u64,
+    /// Births of the process's eldest ancestors below the container's first process, ns since boot, itself included, eldest
+    /// first; 0: there are no more. See `ringfence_common::task::Task::lineage`.
+    pub lineage: [u64; LINEAGE],
     /// The policy's generation.
     pub generation: u32,
     /// Thread id.
@@ -126,6 +130,7 @@ const _: fn(Header) = |header| {
         container: _,
         call: _,
         start: _,
+        lineage: _,
         generation: _,
         pid: _,
         tgid: _,
@@ -190,6 +195,11 @@ pub fn record(raw: &[u8]) -> Result<Decoded, DecodeError> {
         container: field!(head, container: u64),
         call: field!(head, call: u64),
         start: field!(head, start: u64),
+        lineage: {
+            const AT: usize = offset_of!(Header, lineage);
+            let (words, _) = head[AT..AT + 8 * LINEAGE].as_chunks();
+            std::array::from_fn(|at| u64::from_ne_bytes(words[at]))
+        },
         generation: field!(head, generation: u32),
         pid: field!(head, pid: u32),
         tgid: field!(head, tgid: u32),

@@ -41,7 +41,7 @@ pub fn by_path<'a>(
     calls: impl IntoIterator<Item = &'a Asked>,
     known_to: u64,
 ) -> Attribution {
-    let Moment { at, born, single } = moment;
+    let Moment { at, born, single, .. } = moment;
     if !matches!(answer, Attribution::Ambiguous(_)) || !single || at > known_to {
         return answer;
     }

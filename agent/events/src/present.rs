@@ -78,6 +78,7 @@ pub fn event(stored: &Stored) -> Event {
         // As the store has them.
         time: _,
         container: _,
+        lineage: _,
         generation: _,
     } = record;
     let mut event = Event {

@@ -13,6 +13,7 @@ pub fn decoded() -> Decoded {
         container: 0x1005,
         call: 0,
         start: 4_000_000_000,
+        lineage: [0; 4],
         generation: 1,
         pid: 101,
         tgid: 100,

@@ -77,7 +77,7 @@ mod tests {
     }
 
     fn of(born: u64, at: u64, calls: &[RunCall]) -> Attribution {
-        attribute_untagged(Moment { at, born, single: true }, calls, u64::MAX, true)
+        attribute_untagged(Moment { at, born, line: born, single: true }, calls, u64::MAX, true)
     }
 
     fn ambiguous(calls: &[&str]) -> Attribution {
@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn where_tags_may_be_lost_nothing_is_said_to_be_nobody_s() {
-        let moment = Moment { at: 20, born: 15, single: true };
+        let moment = Moment { at: 20, born: 15, line: 15, single: true };
         let tied = [call("a", 10, 50, Tied)];
         assert_eq!(attribute_untagged(moment, &tied, u64::MAX, false), ambiguous(&["a"]));
         let folded = Moment { single: false, ..moment };
@@ -131,7 +131,7 @@ mod tests {
         fn a_tie_takes_claims_away_and_makes_none(
             calls in calls(), born in 0..90u64, life in 0..40u64, known_to in 0..140u64, keeps in any::<bool>(),
         ) {
-            let moment = Moment { at: born + life, born, single: true };
+            let moment = Moment { at: born + life, born, line: born, single: true };
             let spans: Vec<Span> = calls.iter().map(|call| call.asked.span.clone()).collect();
             let by_time = attribute(moment, &spans, known_to);
             let kind = |name: &str| calls.iter().find(|call| call.asked.span.call == name).map(|call| call.processes);

@@ -109,6 +109,8 @@ pub struct RunCalls {
     pub calls: Vec<RunCall>,
     /// Up to when it reported every call, ns since boot.
     pub known_to: u64,
+    /// When the first of all its calls began, ns since boot.
+    pub first: Option<u64>,
 }
 
 const CALL: &str =
@@ -470,9 +472,15 @@ impl Reader {
     /// [`Error::Sql`].
     pub fn events_beside(&self, viewer: Viewer, call: &AgentCall, most: u32) -> Result<Vec<Stored>, Error> {
         // A run's calls are of its one container.
-        let (which, name) = match &call.container {
+        let (which, value): (_, &dyn rusqlite::ToSql) = match &call.container {
             Some(container) => ("public = ?1", container),
-            None => ("profile = ?1 AND public NOT IN (SELECT container FROM run_lines)", &call.agent),
+            // Root's containers may be of anybody's agent, another user's are not.
+            None => (
+                "(profile, uid) IN (SELECT agent, uid FROM agent_calls WHERE row = ?1
+                     UNION ALL SELECT agent, 0 FROM agent_calls WHERE row = ?1)
+                 AND public NOT IN (SELECT container FROM run_lines)",
+                &call.row,
+            ),
         };
         let select = format!(
             "SELECT {} WHERE e.container IN (SELECT id FROM containers WHERE {which} AND (?2 = 0 OR uid = ?2))
@@ -480,25 +488,55 @@ impl Reader {
             read::COLUMNS
         );
         let done = call.done.and_then(|done| i64::try_from(done).ok()).unwrap_or(i64::MAX);
-        let values = params![name, viewer.0, call.began.cast_signed(), done, most];
+        let values = params![value, viewer.0, call.began.cast_signed(), done, most];
         rows(self.connection(), &select, values, read::stored).map_err(sql("read a call's events"))
     }
 
-    /// The local calls of an agent of the daemon's that were in flight at some time between two.
+    /// The local calls of an agent of the daemon's that were in flight at some time between two, and may be of a container of
+    /// `owner`: of that user's agent, and of any where it is root's.
     ///
     /// # Errors
     /// [`Error::Sql`].
     pub fn calls_in_flight(
         &self,
-        agent: &str,
+        (agent, owner): (&str, u32),
         (from, to): (u64, u64),
         most: u32,
     ) -> Result<Vec<Asked>, Error> {
+        let whose = if owner == 0 { "" } else { &format!("a.uid = {owner} AND ") };
         let text = format!(
-            "SELECT {CALL} WHERE a.agent = ?1 AND a.container IS NULL AND a.server IS NULL AND a.began <= ?3
+            "SELECT {CALL} WHERE {whose}a.agent = ?1 AND a.container IS NULL AND a.server IS NULL AND a.began <= ?3
              AND (a.done IS NULL OR a.done >= ?2) LIMIT ?4"
         );
         self.spans(&text, agent, (from, to), most, |asked, _| asked)
+    }
+
+    /// Whose a container is; `None`: it is not known.
+    ///
+    /// # Errors
+    /// [`Error::Sql`].
+    pub fn owner(&self, container: &str) -> Result<Option<u32>, Error> {
+        let text = "SELECT uid FROM containers WHERE public = ?1";
+        let owner = self.connection().query_row(text, [container], |row| row.get(0)).optional();
+        owner.map_err(sql("read whose a container is"))
+    }
+
+    /// When the first call of the agent whose profile a container has began since there is the container, ns since boot.
+    ///
+    /// # Errors
+    /// [`Error::Sql`].
+    pub fn first_call(&self, container: &str) -> Result<Option<u64>, Error> {
+        let text =
+            "SELECT a.began FROM containers c JOIN agent_calls a ON a.agent = c.profile AND a.at >= c.created
+             WHERE c.public = ?1 AND a.container IS NULL AND c.uid IN (0, a.uid) ORDER BY a.at LIMIT 1";
+        self.began(text, container)
+    }
+
+    /// When a call began that a question is for.
+    fn began(&self, text: &str, of: &str) -> Result<Option<u64>, Error> {
+        let began = self.connection().query_row(text, [of], |row| row.get::<_, Option<i64>>(0)).optional();
+        let began = began.map_err(sql("read when the first call began"))?;
+        Ok(began.flatten().map(i64::cast_unsigned))
     }
 
     /// The same of the run in a container. `None`: no run reports of it.
@@ -530,7 +568,8 @@ impl Reader {
             };
             RunCall { asked, processes }
         })?;
-        Ok(Some(RunCalls { calls, known_to: until.map_or(u64::MAX, i64::cast_unsigned) }))
+        let first = self.began("SELECT min(began) FROM agent_calls WHERE container = ?1", container)?;
+        Ok(Some(RunCalls { calls, known_to: until.map_or(u64::MAX, i64::cast_unsigned), first }))
     }
 
     fn spans<T>(

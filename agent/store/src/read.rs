@@ -5,7 +5,7 @@ use super::{
     connection::{open_to_read, rows},
     sql,
 };
-use ringfence_common::event::rule;
+use ringfence_common::{event::rule, task::LINEAGE};
 use ringfence_events::{
     decode::Decoded,
     manifests::Decider,
@@ -39,7 +39,7 @@ pub struct Reader {
 pub(crate) const COLUMNS: &str = "e.id, e.ts, c.kernel, c.public, c.profile, e.op, e.verdict, e.flags, e.detail, e.target, e.pid,
     e.tgid, e.ppid, e.uid, e.start, e.call, e.generation, e.repeats, e.rule_kind, e.fixed, e.axes, e.family, e.port,
     e.addr, e.path, e.path2, e.exe, r.rule, r.file, r.line, r.key, r.text, e.moment, a.id,
-    t.matched, a.contested
+    t.matched, a.contested, e.lineage
     FROM events e JOIN containers c ON c.id = e.container LEFT JOIN rules r ON r.id = e.rule
     LEFT JOIN call_tags t ON t.tag = e.call LEFT JOIN agent_calls a ON a.row = t.call";
 
@@ -255,6 +255,12 @@ fn params_for(viewer: Viewer, filter: &Filter, after: u64, last: u64, number: u3
     )
 }
 
+/// Births of ancestors, as `kept` in `write.rs` has them.
+fn lineage(kept: Option<&[u8]>) -> [u64; LINEAGE] {
+    let (words, _) = kept.unwrap_or_default().as_chunks();
+    std::array::from_fn(|at| words.get(at).map_or(0, |word| u64::from_le_bytes(*word)))
+}
+
 fn tie(row: &Row<'_>) -> rusqlite::Result<Tie> {
     let (matched, contested): (Option<bool>, Option<bool>) = (row.get(34)?, row.get(35)?);
     Ok(match (contested, matched) {
@@ -304,6 +310,7 @@ pub(crate) fn stored(row: &Row<'_>) -> rusqlite::Result<Stored> {
             ppid: row.get(12)?,
             uid: row.get(13)?,
             start: unsigned(14)?,
+            lineage: lineage(row.get_ref(36)?.as_blob_or_null()?),
             call: unsigned(15)?,
             generation: row.get(16)?,
             repeats: row.get(17)?,

@@ -372,4 +372,7 @@ pub(crate) const MIGRATIONS: &[&str] = &[
     CREATE INDEX agent_calls_by_user ON agent_calls (uid);
     CREATE INDEX agent_calls_by_user_and_agent ON agent_calls (uid, agent, at);
     ",
+    // 25: the births of a process's eldest ancestors, where it has no tag: ns since boot, 8 bytes each, little-endian, eldest
+    // first. NULL: it is the container's first process, or the row is from before.
+    "ALTER TABLE events ADD COLUMN lineage BLOB;",
 ];

@@ -70,6 +70,16 @@ impl SessionReader {
         spans.map_err(sql("read which calls were in flight"))
     }
 
+    /// When the first call of a session began, ns since boot.
+    ///
+    /// # Errors
+    /// [`Error::Sql`].
+    pub fn first_call(&self, session: &str) -> Result<Option<u64>, Error> {
+        let text = "SELECT began FROM tool_calls WHERE session_id = ?1 AND began IS NOT NULL ORDER BY requested_at LIMIT 1";
+        let began = self.connection().query_row(text, [session], |row| row.get::<_, i64>(0)).optional();
+        Ok(began.map_err(sql("read when the first call began"))?.map(i64::cast_unsigned))
+    }
+
     /// Where and when a call was in flight. `None`: never forwarded, or its server is in no container.
     ///
     /// # Errors

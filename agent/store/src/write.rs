@@ -219,6 +219,13 @@ fn remember<K: Eq + std::hash::Hash>(all: &mut HashMap<K, i64>, new: HashMap<K, 
     all.extend(new);
 }
 
+/// Births of ancestors as a row has them: those that there are.
+fn kept(lineage: &[u64]) -> Option<Vec<u8>> {
+    let there = lineage.iter().take_while(|birth| **birth != 0);
+    let bytes: Vec<u8> = there.flat_map(|birth| birth.to_le_bytes()).collect();
+    (!bytes.is_empty()).then_some(bytes)
+}
+
 /// The rows of one transaction.
 struct Rows<'a> {
     step: &'a Transaction<'a>,
@@ -240,6 +247,7 @@ impl Rows<'_> {
             container: kernel,
             call,
             start,
+            lineage,
             generation,
             pid,
             tgid,
@@ -268,8 +276,10 @@ impl Rows<'_> {
             Decider::Unknown => (rule::SLOT, 0, None),
         };
         let text = |t: &Option<String>| t.as_ref().map_or(0, String::len);
+        // Of a process that is tagged, nothing goes by its ancestors.
+        let lineage = if *call == 0 { kept(lineage) } else { None };
         // The row's numbers and its index entries take about 120 bytes.
-        let bytes = 120 + text(path) + text(path2) + exe.len();
+        let bytes = 120 + text(path) + text(path2) + exe.len() + lineage.as_ref().map_or(0, Vec::len);
         *self.uncommitted.bytes.entry(container).or_default() += bytes as i64;
         if is_denied(record) {
             *self.uncommitted.denials.entry(container).or_default() += i64::from(*repeats);
@@ -277,9 +287,9 @@ impl Rows<'_> {
         self.step
             .prepare_cached(
                 "INSERT INTO events (ts, container, op, verdict, flags, detail, target, pid, tgid, ppid, uid, start,
-                     call, generation, repeats, rule_kind, fixed, rule, axes, family, port, addr, path, path2, exe, moment)
+                     call, generation, repeats, rule_kind, fixed, rule, axes, family, port, addr, path, path2, exe, moment, lineage)
                  VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20,
-                     ?21, ?22, ?23, ?24, ?25, ?26)",
+                     ?21, ?22, ?23, ?24, ?25, ?26, ?27)",
             )?
             .execute(params![
                 event.ts,
@@ -308,6 +318,7 @@ impl Rows<'_> {
                 path2,
                 exe,
                 time.cast_signed(),
+                lineage,
             ])?;
         Ok(())
     }

@@ -5,6 +5,8 @@
 //! reverse with slashes they are the path below the container's root. Records come in two sizes, so that both can be
 //! reserved with a constant size.
 
+use crate::task::LINEAGE;
+
 /// Bytes of a section in a small record.
 pub const SMALL_SECTION: usize = 256;
 /// Bytes of a section in a large record: the longest path and one component's slack.
@@ -36,6 +38,8 @@ pub struct Header {
     pub call: u64,
     /// Start of the thread group leader, ns since boot. With `tgid` it is the exec id.
     pub start: u64,
+    /// The births of its process's eldest ancestors in the container, see [`crate::task::Task::lineage`]; 1 at first: not known.
+    pub lineage: [u64; LINEAGE],
     /// The policy's generation.
     pub generation: u32,
     /// Thread id, in the initial pid namespace, as all ids here.
@@ -354,7 +358,7 @@ numbers! {
     SYSCALL Syscall = 40, "syscall";
 }
 
-const _: () = assert!(size_of::<Header>() == 112);
-const _: () = assert!(size_of::<Record<SMALL_SECTION>>() == 1136);
-const _: () = assert!(size_of::<Record<LARGE_SECTION>>() == 13424);
+const _: () = assert!(size_of::<Header>() == 144);
+const _: () = assert!(size_of::<Record<SMALL_SECTION>>() == 1168);
+const _: () = assert!(size_of::<Record<LARGE_SECTION>>() == 13456);
 const _: () = assert!(size_of::<RepeatKey>() == 24);

@@ -22,7 +22,7 @@ pub mod task;
 pub mod unlisted;
 
 /// Version of everything in this crate that ends up in a pinned map or a ring record.
-pub const ABI_VERSION: u32 = 4;
+pub const ABI_VERSION: u32 = 5;
 
 /// Most path components (below the container's root) that are looked at; a deeper path is refused.
 pub const MAX_COMPONENTS: usize = 64;

@@ -14,6 +14,9 @@ pub mod casing {
     pub const FOREIGN: u64 = 1 << 2;
 }
 
+/// How many of a process's ancestors are kept in [`Task::lineage`].
+pub const LINEAGE: usize = 4;
+
 /// Words of the scratch's name buffer: 255 bytes and slack for masked reads.
 pub const NAME_WORDS: usize = 40;
 
@@ -39,6 +42,10 @@ pub struct Task {
     pub root_mount: u64,
     /// The same, if its file system tells case apart: names on it can be judged as they are. Else 0.
     pub plain_mount: u64,
+    /// When the container's first process forked the ancestor of this process that is below it, when that one forked the
+    /// next, and so on to this process, ns since boot; 0: there are no more. What a process leaves running keeps its birth
+    /// here, whoever becomes its parent. A thread has its process's.
+    pub lineage: [u64; LINEAGE],
     /// Working memory, meaningless between two hooks.
     pub scratch: Scratch,
 }
@@ -165,6 +172,7 @@ impl Task {
             root_dentry: 0,
             root_mount: 0,
             plain_mount: 0,
+            lineage: [0; LINEAGE],
             scratch: Scratch {
                 count: 0,
                 bytes: 0,
@@ -212,4 +220,4 @@ impl Task {
 }
 
 const _: () = assert!(size_of::<Request>() == 200);
-const _: () = assert!(size_of::<Task>() == 40 + 328 + 200 + 8 * HASH_WORDS + 8 * NAME_WORDS);
+const _: () = assert!(size_of::<Task>() == 72 + 328 + 200 + 8 * HASH_WORDS + 8 * NAME_WORDS);

@@ -4,7 +4,8 @@
 use super::sessions::Sessions;
 use ringfence_base::platform;
 use ringfence_events::{
-    attribute::{Attribution, Moment, Span, attribute, from},
+    attribute::{Attribution, Moment, Span, attribute, from, line},
+    decode::Decoded,
     matched::{Asked, by_path, touched},
     present::{self, Stored},
     ties::{attribute_untagged, since},
@@ -25,6 +26,22 @@ struct KnownCalls {
     calls: Vec<Span>,
     /// Every call forwarded up to then is among them, ns since boot.
     to: u64,
+    /// When the first of all calls began, ns since boot.
+    first: Option<u64>,
+}
+
+/// What is known of the calls of an agent of the daemon's that may be of a container.
+struct AgentCalls {
+    calls: Vec<Asked>,
+    /// When the first began since there is the container, ns since boot.
+    first: Option<u64>,
+}
+
+/// What of an event says whose it is. `first`: when the first of all calls began that may be of its container.
+fn moment(record: &Decoded, first: Option<u64>) -> Moment {
+    let (at, born) = (record.time, record.start);
+    let single = record.repeats == 1 && at != 0;
+    Moment { at, born, line: line(born, &record.lineage, first), single }
 }
 
 /// Finds the calls that events belong to: the store, opened once, and only where an event's process was tagged for none.
@@ -72,20 +89,18 @@ impl<'a> Attributor<'a> {
             if record.call != 0 {
                 return event;
             }
-            let single = record.repeats == 1 && record.time != 0;
-            if let Some(Some(KnownCalls { calls, to })) = known.get(stored.container.as_str()) {
-                let moment = Moment { at: record.time, born: record.start, single };
-                present::attribute(&mut event, attribute(moment, calls, *to));
-            } else if let Some(RunCalls { calls, known_to }) = of_runs.get(stored.container.as_str()) {
+            if let Some(Some(KnownCalls { calls, to, first })) = known.get(stored.container.as_str()) {
+                present::attribute(&mut event, attribute(moment(record, *first), calls, *to));
+            } else if let Some(RunCalls { calls, known_to, first }) = of_runs.get(stored.container.as_str()) {
                 // Whatever agent of the daemon's has the same profile.
-                let moment = Moment { at: record.time, born: record.start, single };
+                let moment = moment(record, *first);
                 let answer = attribute_untagged(moment, calls, *known_to, keeps_tags);
                 let asked = calls.iter().map(|call| &call.asked);
                 let answer = by_path(answer, moment, &touched(record), asked, *known_to);
                 present::attribute(&mut event, answer);
-            } else if let Some(calls) = of_agents.get(stored.profile.as_str()) {
-                let moment = Moment { at: record.time, born: record.start, single };
-                present::attribute(&mut event, attribute_in_flight(moment, &touched(record), calls));
+            } else if let Some(AgentCalls { calls, first }) = of_agents.get(stored.container.as_str()) {
+                let answer = attribute_in_flight(moment(record, *first), &touched(record), calls);
+                present::attribute(&mut event, answer);
             }
             event
         });
@@ -98,7 +113,7 @@ impl<'a> Attributor<'a> {
 fn attribute_in_flight(moment: Moment, touched: &[&str], calls: &[Asked]) -> Attribution {
     // There may be more than are looked at.
     let known_to = if calls.len() < MOST_SPANS as usize { u64::MAX } else { 0 };
-    match attribute(moment, &spans(calls), u64::MAX) {
+    match attribute(moment, &spans(calls), known_to) {
         // Where processes are tagged, one that is not is somebody else's, or has lost its tag (before 6.2, see `task_alloc`).
         Attribution::Sole(call) if calls.iter().any(|asked| asked.tagged) => {
             Attribution::Ambiguous(vec![call])
@@ -124,15 +139,21 @@ fn spread(page: &[Stored], of: fn(&Stored) -> &String) -> HashMap<&str, (u64, u6
 }
 
 /// The calls of agents that were in flight at the times of untagged events in containers of their profiles.
-fn in_flight<'a>(reader: &Reader, page: &'a [Stored]) -> Result<HashMap<&'a str, Vec<Asked>>, Error> {
+fn in_flight<'a>(reader: &Reader, page: &'a [Stored]) -> Result<HashMap<&'a str, AgentCalls>, Error> {
+    let profiles: HashMap<&str, &str> =
+        page.iter().map(|stored| (stored.container.as_str(), stored.profile.as_str())).collect();
     let mut known = HashMap::new();
-    for (agent, (first, last)) in spread(page, |stored| &stored.profile) {
+    for (container, (first, last)) in spread(page, |stored| &stored.container) {
+        let (Some(owner), Some(profile)) = (reader.owner(container)?, profiles.get(container)) else {
+            continue;
+        };
+        let agent = (*profile, owner);
         let mut calls = reader.calls_in_flight(agent, (first, last), MOST_SPANS)?;
         if let Some(since) = from(calls.iter().map(|asked| &asked.span)).filter(|since| *since < first) {
             calls = reader.calls_in_flight(agent, (since, last), MOST_SPANS)?;
         }
         if !calls.is_empty() {
-            known.insert(agent, calls);
+            known.insert(container, AgentCalls { calls, first: reader.first_call(container)? });
         }
     }
     Ok(known)
@@ -171,7 +192,7 @@ fn calls_of(
     if inside.is_empty() {
         return Ok(None);
     }
-    let mut known = KnownCalls { calls: Vec::new(), to: u64::MAX };
+    let mut known = KnownCalls { calls: Vec::new(), to: u64::MAX, first: None };
     // More than one session can only be somebody's word against another's of the same user: all calls count.
     for session in inside {
         known.to = known.to.min(known_to(sessions, &session));
@@ -183,6 +204,8 @@ fn calls_of(
             known.to = 0;
         }
         known.calls.append(&mut calls);
+        let began = reader.first_call(&session.session)?;
+        known.first = known.first.into_iter().chain(began).min();
     }
     Ok(Some(known))
 }

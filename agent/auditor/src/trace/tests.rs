@@ -109,6 +109,29 @@ fn an_event_of_the_agents_own_process_is_matched_with_the_call_that_names_its_fi
 }
 
 #[test]
+fn what_a_call_left_running_is_not_sole_of_the_next() {
+    let mut rig = Rig::new();
+    rig.call("first", "Bash", 10, &[]);
+    rig.ended("first", 20);
+    rig.call("next", "Bash", 30, &[]);
+    let started = |path: &str, lineage| Decoded {
+        path: Some(path.into()),
+        time: 40,
+        start: 35,
+        lineage,
+        ..samples::decoded()
+    };
+    // The agent is below the container's first process; its shell began in this call, the other one's in the call before.
+    rig.event(started("/w/shell", [5, 31, 35, 0]));
+    rig.event(started("/w/left", [5, 12, 35, 0]));
+    rig.event(started("/w/before", [0; 4]));
+    let seen = rig.traced("next");
+    let sole = |path: &str| (path.to_owned(), Certainty::Sole, Some("next".to_owned()));
+    let ambiguous = ("/w/left".to_owned(), Certainty::Ambiguous, None);
+    assert_eq!(seen, [sole("/w/shell"), ambiguous, sole("/w/before")]);
+}
+
+#[test]
 fn a_file_that_two_calls_name_is_ambiguous_with_both() {
     let mut rig = Rig::new();
     rig.call("read", "Read", 10, &["/w/a"]);

@@ -51,6 +51,16 @@ fn each_kind_of_path_looks_different() {
 }
 
 #[test]
+fn the_births_of_ancestors_keep_their_order() {
+    let mut raw = small(op::OPEN, 0, &[b"a"], &[]);
+    for (at, birth) in [11u64, 22, 33, 44].iter().enumerate() {
+        let place = offset_of!(Header, lineage) + 8 * at;
+        raw[place..place + 8].copy_from_slice(&birth.to_ne_bytes());
+    }
+    assert_eq!(record(&raw).expect("decodes").lineage, [11, 22, 33, 44]);
+}
+
+#[test]
 fn the_longest_names_fit() {
     let name = [b'x'; 255];
     assert_eq!(path_of(op::OPEN, 0, &[&name]).expect("a path").len(), 256);

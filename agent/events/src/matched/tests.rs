@@ -12,7 +12,7 @@ fn asked(call: &str, began: u64, ended: impl Into<Option<u64>>, paths: &[&str]) 
 
 /// What is said of an event at 50.
 fn of(born: u64, touched: &[&str], calls: &[Asked]) -> Attribution {
-    judged(Moment { at: 50, born, single: true }, touched, calls, u64::MAX)
+    judged(Moment { at: 50, born, line: born, single: true }, touched, calls, u64::MAX)
 }
 
 fn judged(moment: Moment, touched: &[&str], calls: &[Asked], known_to: u64) -> Attribution {
@@ -75,7 +75,7 @@ fn a_process_that_a_call_in_flight_may_have_started_is_not_matched() {
 #[test]
 fn what_is_not_known_is_not_claimed() {
     let calls = [asked("a", 10, None, &["/w/a"])];
-    let moment = Moment { at: 50, born: 1, single: true };
+    let moment = Moment { at: 50, born: 1, line: 1, single: true };
     assert_eq!(judged(moment, &["/w/a"], &calls, 50), matched("a"), "the control");
     assert_eq!(judged(moment, &["/w/a"], &calls, 49), ambiguous(&["a"]));
     assert_eq!(judged(Moment { single: false, ..moment }, &["/w/a"], &calls, u64::MAX), ambiguous(&["a"]));
@@ -170,7 +170,7 @@ proptest! {
     fn matched_means_that_one_outstanding_call_names_it_and_none_other_may(
         calls in calls(), born in 0..60u64, life in 0..40u64, known_to in 0..140u64, single: bool,
     ) {
-        let moment = Moment { at: born + life, born, single };
+        let moment = Moment { at: born + life, born, line: born, single };
         let at = moment.at;
         let spans: Vec<Span> = calls.iter().map(|call| call.span.clone()).collect();
         let by_times = attribute(moment, &spans, known_to);
@@ -201,7 +201,7 @@ proptest! {
     fn what_becomes_known_later_never_exchanges_one_answer_for_another(
         calls in calls(), born in 0..60u64, life in 0..40u64,
     ) {
-        let moment = Moment { at: born + life, born, single: true };
+        let moment = Moment { at: born + life, born, line: born, single: true };
         let whole = judged(moment, &["/a"], &calls, u64::MAX);
         for hidden in 0..calls.len() {
             let mut fewer = calls.clone();

@@ -82,7 +82,7 @@ impl Rig {
     /// The calls that were in flight at a moment.
     fn in_flight(&self, at: u64) -> Vec<String> {
         let reader = Reader::open(&self.dir.path().join(FILE)).expect("opens");
-        let calls = reader.calls_in_flight("a", (at, at), 100).expect("reads");
+        let calls = reader.calls_in_flight(("a", 0), (at, at), 100).expect("reads");
         calls.into_iter().map(|asked| asked.span.call).collect()
     }
 
@@ -111,6 +111,16 @@ fn a_call_that_nobody_answers_is_in_flight_until_its_intent_ends() {
     assert_eq!(rig.in_flight(30), ["left"], "then it was");
     assert!(rig.in_flight(41).is_empty());
     assert_eq!(rig.intents(), [(Via::Send, true, Some("gone".into()))]);
+}
+
+#[test]
+fn another_users_container_has_no_part_in_an_agents_calls() {
+    let mut rig = Rig::new();
+    rig.asks("i", Via::Send);
+    rig.call("of root's agent", Some("i"), 10);
+    let reader = Reader::open(&rig.dir.path().join(FILE)).expect("opens");
+    let of = |owner| reader.calls_in_flight(("a", owner), (20, 20), 100).expect("reads").len();
+    assert_eq!((of(0), of(1000)), (1, 0));
 }
 
 #[test]

@@ -64,7 +64,7 @@ function answer(result) {
 }
 
 const SURE = {
-  sole: "this call's: its process was born in it, and no other call was in flight",
+  sole: "this call's: its process, or what started it, was born in it, and no other call was in flight",
   matched: "fits this call, and no other in flight, by what was asked: its text or its path",
   ambiguous: "may be this call's: another was in flight too or has reached into it, or the process is older than the call",
 };
