@@ -24,6 +24,8 @@ const ESCAPED: usize = 6;
 pub struct Redactor {
     /// Longest first: where two match at one place, the whole is taken out. A credential itself is no copy of it.
     patterns: Vec<Secret>,
+    /// Which bytes a pattern begins with: most ends of a text begin with none of them.
+    begins: [u64; 4],
 }
 
 impl Redactor {
@@ -46,7 +48,11 @@ impl Redactor {
         // Stable: of equal ones the credential itself stays, and not what an encoding left as it is.
         patterns.sort_by(|a, b| order(a).cmp(&order(b)));
         patterns.dedup();
-        Self { patterns }
+        let mut begins = [0; 4];
+        for first in patterns.iter().filter_map(|pattern| pattern.expose().as_bytes().first()) {
+            begins[usize::from(first >> 6)] |= 1 << (first & 63);
+        }
+        Self { patterns, begins }
     }
 
     /// The text without credentials.
@@ -107,9 +113,9 @@ impl Redactor {
 
     /// Where credentials are, from the left, none in another.
     fn finds<'t>(&self, text: &'t str) -> Finds<'_, 't> {
-        let patterns = self.patterns.iter().map(Secret::expose);
+        let patterns = self.patterns.iter().map(Secret::expose).filter(|pattern| pattern.len() <= text.len());
         // The longest is first: of those at one place it is the one that is taken.
-        let found = patterns.filter_map(|pattern| Some((text.find(pattern)?, pattern))).collect();
+        let found = patterns.filter_map(|pattern| Some((find(text, pattern)?, pattern))).collect();
         Finds { text, found, from: 0 }
     }
 
@@ -117,9 +123,18 @@ impl Redactor {
     fn undecided(&self, text: &str) -> usize {
         let longest = self.longest().saturating_sub(1);
         let end = &text[text.ceil_char_boundary(text.len().saturating_sub(longest))..];
-        let is_beginning = |tail: &&str| self.patterns.iter().any(|p| p.expose().starts_with(tail));
+        let may_begin = |first: &u8| self.begins[usize::from(first >> 6)] & 1 << (first & 63) != 0;
+        let is_beginning = |tail: &&str| {
+            tail.as_bytes().first().is_some_and(may_begin)
+                && self.patterns.iter().any(|p| p.expose().starts_with(tail))
+        };
         end.char_indices().map(|(at, _)| &end[at..]).find(is_beginning).map_or(0, str::len)
     }
+}
+
+/// Where a pattern is in a text.
+fn find(text: &str, pattern: &str) -> Option<usize> {
+    memchr::memmem::find(text.as_bytes(), pattern.as_bytes())
 }
 
 /// Goes through a text once for each pattern, however often they are in it.
@@ -141,7 +156,7 @@ impl Iterator for Finds<'_, '_> {
             if *at >= *from {
                 return true;
             }
-            let next = text[*from..].find(*pattern);
+            let next = find(&text[*from..], pattern);
             *at = next.map_or(*at, |next| *from + next);
             next.is_some()
         });

@@ -238,7 +238,11 @@ const OURS: [&str; 4] = ["model", "stream", "stream_options", "tools"];
 
 /// What names are alike by that differ only in case, as parsers that ignore it have it: long s and the Kelvin sign are
 /// an s and a k.
-pub fn folded(key: &str) -> String {
+pub fn folded(key: &str) -> Cow<'_, str> {
+    // As nearly all keys are: they are looked at many times in each request and event.
+    if key.bytes().all(|byte| byte.is_ascii() && !byte.is_ascii_uppercase()) {
+        return Cow::Borrowed(key);
+    }
     let ascii = |c: char| match c {
         '\u{17f}' => 's',
         '\u{212a}' => 'k',
@@ -248,8 +252,12 @@ pub fn folded(key: &str) -> String {
 }
 
 /// A key without what its spellings differ by.
-pub(crate) fn squashed(key: &str) -> String {
-    folded(key).chars().filter(|c| !matches!(c, '_' | '-')).collect()
+pub(crate) fn squashed(key: &str) -> Cow<'_, str> {
+    let folded = folded(key);
+    if !folded.contains(['_', '-']) {
+        return folded;
+    }
+    folded.chars().filter(|c| !matches!(c, '_' | '-')).collect()
 }
 
 /// A list in a request, item by item; what is none is the provider's to refuse.
@@ -288,7 +296,10 @@ pub fn rewrite_for(
     let named =
         || OURS.iter().chain(endpoint.own_fields()).chain(&MANY).chain(&MODELS).chain(&LIMITS).copied();
     let ours = || named().chain(llm.options.keys().map(String::as_str));
-    fields.retain(|key, _| ours().all(|ours| key == ours || folded(key) != folded(ours)));
+    fields.retain(|key, _| {
+        let alike = folded(key);
+        ours().all(|ours| key == ours || alike != folded(ours))
+    });
     MODELS.iter().for_each(|key| drop(fields.remove(*key)));
     let in_path = in_path.map(|name| raw(&name));
     let asked = in_path.as_deref().or(fields.get("model").map(|model| &**model));

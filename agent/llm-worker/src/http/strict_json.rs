@@ -78,7 +78,7 @@ pub(super) fn in_one_line(json: &str) -> Cow<'_, str> {
 /// Whether an object has one of these keys, all in lower case, in another case: some parsers take it for the key.
 pub(super) fn has_alike(value: &Value, keys: &[&str]) -> bool {
     let Some(object) = value.as_object() else { return false };
-    object.keys().any(|key| !keys.contains(&key.as_str()) && keys.contains(&folded(key).as_str()))
+    object.keys().any(|key| !keys.contains(&key.as_str()) && keys.contains(&&*folded(key)))
 }
 
 /// Methods of a visitor for what holds nothing else.

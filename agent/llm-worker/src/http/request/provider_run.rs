@@ -152,7 +152,7 @@ pub(super) fn check(
             true => squashed(field) == squashed(&name),
             false => **field == name,
         };
-        match name.as_str() {
+        match &*name {
             "tools" | "functions" => look.tools(&name, value)?,
             // Its schemas are the client's own.
             _ if look.known.is_googles && squashed(&name) == "generationconfig" => {}
@@ -232,7 +232,7 @@ impl Look<'_> {
         let (mut has_type, mut has_name) = (false, false);
         let is_local = is_local_shell(&fields);
         for (key, value) in &fields {
-            match folded(key).as_str() {
+            match &*folded(key) {
                 "type" if value.get() == "null" => {}
                 // One that is said twice, or in another case, is the provider's to choose.
                 "type" => {
@@ -275,7 +275,7 @@ impl Look<'_> {
         match first(value) {
             _ if depth > DEEPEST => Err(too_deep()),
             b'[' => items(value)?.into_iter().try_for_each(|item| self.choice(item, depth + 1)),
-            b'{' => fields(value)?.iter().try_for_each(|(key, value)| match folded(key).as_str() {
+            b'{' => fields(value)?.iter().try_for_each(|(key, value)| match &*folded(key) {
                 "type" if text(value).is_some_and(|kind| CHOICES.contains(&kind.as_str())) => Ok(()),
                 "type" => self.tool_type(value),
                 _ => self.choice(value, depth + 1),
@@ -308,7 +308,7 @@ impl Look<'_> {
                 continue;
             }
             let name = folded(key);
-            match name.as_str() {
+            match &*name {
                 "input" if is_call => {}
                 // What a call of OpenAI's has, which is a text.
                 "arguments" => {}
@@ -361,7 +361,7 @@ impl Look<'_> {
         }
         let fields = fields(source)?;
         for (key, value) in &fields {
-            match folded(key).as_str() {
+            match &*folded(key) {
                 "type" => match text(value) {
                     Some(kind) if INLINE.contains(&kind.as_str()) => {}
                     Some(kind) if kind == "file" => self.allow(FILE)?,
@@ -382,7 +382,7 @@ impl Look<'_> {
             b'"' if text(value).is_some_and(|address| is_data(&address)) => Ok(()),
             b'"' => self.allow(URL),
             b'[' => items(value)?.into_iter().try_for_each(|item| self.address(item, depth + 1)),
-            b'{' => fields(value)?.iter().try_for_each(|(key, value)| match folded(key).as_str() {
+            b'{' => fields(value)?.iter().try_for_each(|(key, value)| match &*folded(key) {
                 "url" | "uri" => self.address(value, depth + 1),
                 _ => self.object(&[(key.clone(), *value)], depth + 1),
             }),

@@ -144,7 +144,7 @@ fn is_in(at: At, value: &Value) -> bool {
                 (At::Content, "parts") => At::Parts,
                 _ => At::Elsewhere,
             };
-            let is_stray = matches!(inner, At::Elsewhere) && KEYS.contains(&squashed(key).as_str());
+            let is_stray = matches!(inner, At::Elsewhere) && KEYS.contains(&&*squashed(key));
             (is_stray && has_any(value)) || is_in(inner, value)
         }),
         _ => false,

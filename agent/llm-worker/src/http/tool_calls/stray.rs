@@ -56,7 +56,7 @@ fn is_item_in(is_answer: bool, value: &Value) -> bool {
             "output" | "item" if is_answer => false,
             key if ECHOES.contains(&key) => false,
             "response" if is_answer => is_item_in(true, value),
-            key => (ITEMS.contains(&folded(key).as_str()) && has_any(value)) || is_item_in(false, value),
+            key => (ITEMS.contains(&&*folded(key)) && has_any(value)) || is_item_in(false, value),
         }),
         _ => false,
     }
@@ -84,7 +84,7 @@ fn is_in(at: At, value: &Value) -> bool {
                 (At::Message, "function_call") | (At::Call, "function" | "custom") => At::Function,
                 _ => At::Elsewhere,
             };
-            let is_stray = matches!(inner, At::Elsewhere) && KEYS.contains(&folded(key).as_str());
+            let is_stray = matches!(inner, At::Elsewhere) && KEYS.contains(&&*folded(key));
             (is_stray && has_any(value)) || is_in(inner, value)
         }),
         _ => false,

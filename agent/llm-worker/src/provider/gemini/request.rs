@@ -36,7 +36,7 @@ pub(super) fn open(route: Route, request: &mut Fields) -> Result<bool, String> {
         is_inner = true;
     }
     // The path has it.
-    fields.retain(|key, _| !matches!(squashed(key).as_str(), "model" | "models" | "modelid" | "modelname"));
+    fields.retain(|key, _| !matches!(&*squashed(key), "model" | "models" | "modelid" | "modelname"));
     if let Some(how) = fields.remove(HOW) {
         let how = config(&how)?;
         fields.insert(HOW.into(), raw(&how));

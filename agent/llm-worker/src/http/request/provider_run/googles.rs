@@ -18,7 +18,7 @@ impl Look<'_> {
     pub(super) fn googles_tool(&self, tool: &[(String, &RawValue)]) -> Result<(), String> {
         for (key, value) in tool.iter().filter(|(_, value)| value.get() != "null") {
             let squashed = squashed(key);
-            if CLIENTS.contains(&squashed.as_str()) {
+            if CLIENTS.contains(&&*squashed) {
                 continue;
             }
             let hosted = HOSTED.iter().find(|(hosted, _)| *hosted == squashed).map(|(_, name)| *name);
@@ -42,7 +42,7 @@ impl Look<'_> {
             }
             return Ok(true);
         }
-        match squashed.as_str() {
+        match &*squashed {
             // What it is called with is the tool's own.
             "functioncall" => {}
             "functionresponse" if first(value) == b'{' => {
