@@ -1,6 +1,7 @@
 //! One connection over a unix stream socket: whole messages, a deadline for each, descriptors beside them.
 //!
-//! A deadline is for the whole message: a peer that sends a byte now and then does not hold a thread for ever.
+//! A deadline is for the whole message: a peer that sends a byte now and then does not hold a thread for ever. What is there
+//! already is read all the same: the clock runs on while a process is stopped, and its peer may have answered meanwhile.
 //! Descriptors travel with the length field (`SCM_RIGHTS`). Those that come beside any other byte, and those that are too
 //! many, are closed, by the thread that reads: that can last as long as their sender likes, and nobody else waits for it.
 
@@ -10,7 +11,7 @@ use crate::{
 };
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
-    io::Errno,
+    io::{Errno, ioctl_fionread},
     net::{
         self, AddressFamily, RecvFlags, ReturnFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
         sockopt::{self, Timeout},
@@ -138,7 +139,7 @@ impl Conn {
 
     /// The socket with a deadline that starts now.
     fn timed(&self) -> Timed<'_> {
-        Timed { stream: &self.stream, deadline: Instant::now() + self.limit }
+        Timed { stream: &self.stream, deadline: Instant::now() + self.limit, late: None }
     }
 }
 
@@ -152,6 +153,8 @@ impl AsFd for Conn {
 struct Timed<'a> {
     stream: &'a UnixStream,
     deadline: Instant,
+    /// How many bytes were there when it was found that the deadline had passed, and were not read yet.
+    late: Option<usize>,
 }
 
 impl Timed<'_> {
@@ -164,11 +167,30 @@ impl Timed<'_> {
         Ok(sockopt::set_socket_timeout(self.stream, which, Some(left.max(Duration::from_millis(1))))?)
     }
 
+    /// How many of `wanted` bytes may be read now, and how: past the deadline none that came later, and nothing is waited for.
+    fn readable(&mut self, wanted: usize) -> io::Result<(usize, RecvFlags)> {
+        let over = match self.arm(Timeout::Recv) {
+            Ok(()) => return Ok((wanted, RecvFlags::empty())),
+            Err(error) if error.kind() == io::ErrorKind::TimedOut => error,
+            Err(error) => return Err(error),
+        };
+        let there = || ioctl_fionread(self.stream).ok().and_then(|bytes| bytes.try_into().ok()).unwrap_or(0);
+        match *self.late.get_or_insert_with(there) {
+            0 => Err(over),
+            left => Ok((wanted.min(left), RecvFlags::DONTWAIT)),
+        }
+    }
+
+    fn was_read(&mut self, bytes: usize) {
+        self.late = self.late.map(|left| left.saturating_sub(bytes));
+    }
+
     fn receive(&mut self, buffer: &mut [u8], descriptors: &mut Vec<OwnedFd>) -> Result<usize, FrameError> {
         loop {
-            self.arm(Timeout::Recv).map_err(FrameError::from_io)?;
-            match rights::receive(self.stream, buffer, RecvFlags::empty()) {
+            let (most, flags) = self.readable(buffer.len()).map_err(FrameError::from_io)?;
+            match rights::receive(self.stream, &mut buffer[..most], flags) {
                 Ok(received) => {
+                    self.was_read(received.bytes);
                     descriptors.extend(received.descriptors);
                     if received.flags.contains(ReturnFlags::CTRUNC) || descriptors.len() > MAX_DESCRIPTORS {
                         return Err(FrameError::TooManyDescriptors { max: MAX_DESCRIPTORS });
@@ -195,8 +217,10 @@ impl Timed<'_> {
 
 impl Read for Timed<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.arm(Timeout::Recv)?;
-        Ok(net::recv(self.stream, buffer, RecvFlags::empty())?.0)
+        let (most, flags) = self.readable(buffer.len())?;
+        let bytes = net::recv(self.stream, &mut buffer[..most], flags)?.0;
+        self.was_read(bytes);
+        Ok(bytes)
     }
 }
 
@@ -298,6 +322,24 @@ mod tests {
         assert!(matches!(b.receive::<u32>(), Err(FrameError::TimedOut)));
         drop(b);
         dribbler.join().unwrap();
+    }
+
+    #[test]
+    fn what_came_before_it_was_looked_is_there_although_the_deadline_has_passed() {
+        let (mut a, b) = pair(5000);
+        let mut late = b.within(Duration::ZERO);
+        let file = tempfile::tempfile().unwrap();
+        // Longer than what is read at once.
+        let text = "x".repeat(100_000);
+        a.send_with_descriptors(&text, &[file.as_fd()]).unwrap();
+        a.send(&text).unwrap();
+        let (first, descriptors) = late.receive_with_descriptors::<String>().unwrap();
+        assert_eq!((&first, descriptors.len()), (&text, 1));
+        assert_eq!(late.receive::<String>().unwrap(), text);
+        assert!(matches!(late.receive::<String>(), Err(FrameError::TimedOut)), "the control");
+        // Half of one is none, and its rest is not waited for.
+        a.stream.write_all(b"\0\0\0\x0912345").unwrap();
+        assert!(matches!(late.receive_with_descriptors::<u32>(), Err(FrameError::TimedOut)));
     }
 
     #[test]
