@@ -307,7 +307,8 @@ impl Renewer {
             }
             // What would be in the way of the answer is found while the token is still good: it is written once as it is.
             let mut same = prepared(0).map_err(|error| cannot(error.to_string()))?;
-            let is_written = same.put(renewable.text.as_bytes(), || is_still(login, &renewable.text));
+            let text = renewable.text.as_bytes();
+            let is_written = same.put(text, text, || is_still(login, &renewable.text));
             if !is_written.map_err(|error| cannot(error.to_string()))? {
                 return Err("its file is being changed".to_owned());
             }

@@ -94,7 +94,7 @@ impl Unwritten {
         else {
             return Ok(Written::Anothers);
         };
-        let is_put = self.to_come.put(after.as_bytes(), || is_still(&self.login, &before));
+        let is_put = self.to_come.put(after.as_bytes(), before.as_bytes(), || is_still(&self.login, &before));
         if is_put.map_err(|error| error.to_string())? {
             Ok(Written::There)
         } else {

@@ -7,7 +7,10 @@ use crate::{
 };
 use rustix::{
     fd::AsFd,
-    fs::{AtFlags, Mode, OFlags, fsync, openat, readlinkat, renameat, symlinkat, unlinkat},
+    fs::{
+        AtFlags, Mode, OFlags, RenameFlags, fsync, openat, readlinkat, renameat, renameat_with, symlinkat,
+        unlinkat,
+    },
     io::Errno,
 };
 use std::{
@@ -177,6 +180,22 @@ impl Dir {
     /// As rename(2).
     pub fn rename(&self, from: &OsStr, to: &OsStr) -> io::Result<()> {
         Ok(renameat(&self.fd, single(from)?, &self.fd, single(to)?)?)
+    }
+
+    /// Renames within it, where nothing has the new name.
+    ///
+    /// # Errors
+    /// EEXIST: something has it; EINVAL where the file system cannot do that; as rename(2).
+    pub fn rename_new(&self, from: &OsStr, to: &OsStr) -> io::Result<()> {
+        Ok(renameat_with(&self.fd, single(from)?, &self.fd, single(to)?, RenameFlags::NOREPLACE)?)
+    }
+
+    /// Has two of its names change places, at once.
+    ///
+    /// # Errors
+    /// ENOENT: one is not there; EINVAL where the file system cannot do that; as rename(2).
+    pub fn exchange(&self, one: &OsStr, other: &OsStr) -> io::Result<()> {
+        Ok(renameat_with(&self.fd, single(one)?, &self.fd, single(other)?, RenameFlags::EXCHANGE)?)
     }
 
     /// Removes a name that is no directory's. True: it was there.
