@@ -62,6 +62,7 @@ impl AgentLock {
         let (dir, name) = Dir::of(path).map_err(io)?;
         let end = Instant::now() + patience;
         loop {
+            going_on().map_err(Error::Ending)?;
             match mkdirat(&dir, name.as_os_str(), Mode::S_IRWXU) {
                 Ok(()) => {
                     let mut lock = Self { dir, name, made: None };
@@ -73,9 +74,10 @@ impl AgentLock {
                 Err(Errno::EEXIST) => {}
                 Err(error) => return Err(io(error.into())),
             }
-            going_on().map_err(Error::Ending)?;
             if is_stale(&dir, &name).map_err(io)? {
-                remove_stale(&dir, &name).map_err(io)?;
+                if !remove_stale(&dir, &name).map_err(io)? {
+                    return Err(Error::Held(path.to_owned()));
+                }
             } else if Instant::now() >= end {
                 return Err(Error::Held(path.to_owned()));
             } else {
@@ -122,19 +124,28 @@ fn is_stale(dir: &Dir, name: &OsStr) -> io::Result<bool> {
 }
 
 /// Removes one that is nobody's. Under a name of our own first: between the look and the removal another may have removed it and
-/// made its own, which is put back.
-fn remove_stale(dir: &Dir, name: &OsStr) -> io::Result<()> {
+/// made its own, which is put back. False: that could not be done, and is no time to take one.
+fn remove_stale(dir: &Dir, name: &OsStr) -> io::Result<bool> {
     let mut own = name.to_owned();
     own.push(format!(".{}.stale", std::process::id()));
     match dir.rename(name, &own) {
         // It was let go.
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(true),
         renamed => renamed?,
     }
-    if !is_stale(dir, &own)? && dir.entry(name)?.is_none() {
-        return dir.rename(&own, name);
+    if !is_stale(dir, &own).unwrap_or(false) {
+        return Ok(put_back(dir, &own, name));
     }
-    dir.remove_dir(&own).map(drop)
+    dir.remove_dir(&own).map(|_| true)
+}
+
+/// Gives a lock that is somebody's its name again, unless another has that by now: then two of them believe that they are alone.
+fn put_back(dir: &Dir, own: &OsStr, name: &OsStr) -> bool {
+    let is_back = dir.rename_new(own, name).is_ok();
+    if !is_back {
+        let _ = dir.remove_dir(own);
+    }
+    is_back
 }
 
 #[cfg(test)]
@@ -169,8 +180,11 @@ mod tests {
         let ending = || Err("it ends".to_owned());
         let taken = AgentLock::take(&path, Duration::ZERO, Duration::from_secs(600), ending);
         assert!(matches!(taken, Err(Error::Ending(_))));
-        // What is no directory is no lock of an agent's, and stays.
+        // Nor is one made that is free: nobody would let it go.
         fs::remove_dir(&path).unwrap();
+        let taken = AgentLock::take(&path, Duration::ZERO, Duration::from_secs(600), ending);
+        assert!(matches!(taken, Err(Error::Ending(_))) && !path.exists());
+        // What is no directory is no lock of an agent's, and stays.
         fs::write(&path, "").unwrap();
         assert!(matches!(take(), Err(Error::Io(..))));
         assert!(path.exists());
@@ -188,11 +202,28 @@ mod tests {
         assert!(path.exists());
         // Nor does a fresh one go that came in place of one that is nobody's.
         let dir = Dir::open(root.path()).unwrap();
-        remove_stale(&dir, OsStr::new("agent.lock")).unwrap();
-        assert!(path.exists());
+        assert!(remove_stale(&dir, OsStr::new("agent.lock")).unwrap() && path.exists());
         File::open(&path).unwrap().set_modified(SystemTime::now() - 2 * STALE).unwrap();
-        remove_stale(&dir, OsStr::new("agent.lock")).unwrap();
+        assert!(remove_stale(&dir, OsStr::new("agent.lock")).unwrap());
         assert!(!path.exists(), "the control");
         assert_eq!(fs::read_dir(root.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn one_that_was_taken_for_nobody_s_is_not_put_in_another_s_place() {
+        let root = tempfile::tempdir().unwrap();
+        let path = |name: &str| root.path().join(name);
+        let dir = Dir::open(root.path()).unwrap();
+        let put_back = || put_back(&dir, OsStr::new("own"), OsStr::new("agent.lock"));
+        fs::create_dir(path("own")).unwrap();
+        fs::create_dir(path("agent.lock")).unwrap();
+        let theirs = fs::metadata(path("agent.lock")).unwrap().ino();
+        assert!(!put_back());
+        assert_eq!(fs::metadata(path("agent.lock")).unwrap().ino(), theirs);
+        assert!(!path("own").exists());
+        // The control.
+        fs::rename(path("agent.lock"), path("own")).unwrap();
+        assert!(put_back());
+        assert_eq!(fs::metadata(path("agent.lock")).unwrap().ino(), theirs);
     }
 }
