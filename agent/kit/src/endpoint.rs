@@ -255,6 +255,12 @@ impl Endpoint {
         let _ = thread::Builder::new().name("endpoint".into()).spawn(watch);
     }
 
+    /// Before the launcher stops, with all of its threads: waits for a login that is being renewed. None is as long as what this gives
+    /// is there.
+    pub fn before_stop(&self) -> impl Sized {
+        self.renewer.before_stop()
+    }
+
     /// Ends the worker. Gives where the run's calls are on record, if there were any.
     pub fn end(mut self) -> Option<PathBuf> {
         self.stop();

@@ -21,7 +21,7 @@ use ringfence_files::{self as files, Access, Dir, Others};
 use ringfence_policy::agents::home::Home;
 use std::{
     sync::{
-        Mutex, PoisonError, TryLockError,
+        Mutex, MutexGuard, PoisonError, TryLockError,
         atomic::{AtomicBool, Ordering},
     },
     thread,
@@ -30,7 +30,7 @@ use std::{
 
 /// How long another run's renewal is waited for: as long as one may take.
 const PATIENCE: Duration = Duration::from_secs(240);
-/// How long the end of a run waits for one that has begun: for its answer, and until that is written.
+/// How long the end of a run, or a stop, waits for one that has begun: for its answer, and until that is written.
 const END: Duration = Duration::from_secs(240);
 /// How long it is tried to write what came.
 const INSISTENCE: Duration = Duration::from_secs(5);
@@ -66,6 +66,8 @@ pub(crate) struct Renewer {
     /// vendor's login.
     may_renew: bool,
     is_ending: AtomicBool,
+    /// Somebody waits to stop this process.
+    is_stopping: AtomicBool,
     /// Held as long as a renewal takes.
     run: Mutex<Run>,
 }
@@ -101,7 +103,8 @@ enum When {
 impl Renewer {
     /// One for a run. `may_renew`: the model is at its vendor's own address.
     pub(crate) fn new(may_renew: bool) -> Self {
-        Self { may_renew, is_ending: AtomicBool::new(false), run: Mutex::default() }
+        let no = || AtomicBool::new(false);
+        Self { may_renew, is_ending: no(), is_stopping: no(), run: Mutex::default() }
     }
 
     /// Whether a place's login is renewed where it is over.
@@ -132,21 +135,7 @@ impl Renewer {
     /// No renewal begins any more; waits for one that has begun, whose answer would be lost.
     pub(crate) fn end(&self) {
         self.is_ending.store(true, Ordering::Release);
-        let end = Instant::now() + END;
-        let mut is_said = false;
-        let mut run = loop {
-            match self.run.try_lock() {
-                Ok(run) => break run,
-                Err(TryLockError::Poisoned(error)) => break error.into_inner(),
-                Err(TryLockError::WouldBlock) if Instant::now() >= end => return,
-                Err(TryLockError::WouldBlock) => {}
-            }
-            if !is_said {
-                say(format_args!("the run's end waits for a login that is being renewed"));
-                is_said = true;
-            }
-            thread::sleep(AGAIN);
-        };
+        let Some(mut run) = self.none_under_way("the run's end") else { return };
         self.settle(&mut run, INSISTENCE);
         if let Some(unwritten) = &run.unwritten {
             let path = unwritten.login().path.display();
@@ -159,6 +148,34 @@ impl Renewer {
                     say(format_args!("the login that came for {path} could be written nowhere: log in again"))
                 }
             }
+        }
+    }
+
+    /// Before all threads of this process stop: waits for one that has begun, whose answer nobody would take, and whose locks others
+    /// would take for nobody's. None begins as long as what this gives is there.
+    pub(crate) fn before_stop(&self) -> impl Sized {
+        self.is_stopping.store(true, Ordering::Release);
+        let none = self.none_under_way("the stop");
+        self.is_stopping.store(false, Ordering::Release);
+        none
+    }
+
+    /// Waits for one that has begun, no longer than [`END`]. `who` does.
+    fn none_under_way(&self, who: &str) -> Option<MutexGuard<'_, Run>> {
+        let end = Instant::now() + END;
+        let mut is_said = false;
+        loop {
+            match self.run.try_lock() {
+                Ok(run) => return Some(run),
+                Err(TryLockError::Poisoned(error)) => return Some(error.into_inner()),
+                Err(TryLockError::WouldBlock) if Instant::now() >= end => return None,
+                Err(TryLockError::WouldBlock) => {}
+            }
+            if !is_said {
+                say(format_args!("{who} waits for a login that is being renewed"));
+                is_said = true;
+            }
+            thread::sleep(AGAIN);
         }
     }
 
@@ -176,6 +193,10 @@ impl Renewer {
             other => return other.read(),
         };
         let mut run = self.run.lock().unwrap_or_else(PoisonError::into_inner);
+        // Who ends waited for what had begun by then.
+        if self.require_going_on().is_err() {
+            return login.read();
+        }
         // The file's is none any more, until what came is in it.
         if let Some(kept) = self.settle(&mut run, Duration::ZERO)
             && !is_refused(&kept)
@@ -281,7 +302,10 @@ impl Renewer {
     }
 
     fn require_going_on(&self) -> Result<(), String> {
-        if self.is_ending.load(Ordering::Acquire) { Err("the run is at its end".to_owned()) } else { Ok(()) }
+        if self.is_ending.load(Ordering::Acquire) {
+            return Err("the run is at its end".to_owned());
+        }
+        if self.is_stopping.load(Ordering::Acquire) { Err("the run is to stop".to_owned()) } else { Ok(()) }
     }
 
     /// Renews a login, under the lock.
@@ -378,6 +402,7 @@ fn lock(patience: Duration, going_on: impl Fn() -> Result<(), String>) -> Result
     let dir = make(&path).map_err(|error| chain(&error))?;
     let end = Instant::now() + patience;
     loop {
+        going_on()?;
         match Lock::take(&path.join("lock")) {
             Ok(lock) => return Ok((dir, lock)),
             Err(LockError::Held { .. }) if Instant::now() < end => thread::sleep(AGAIN),
@@ -386,7 +411,6 @@ fn lock(patience: Duration, going_on: impl Fn() -> Result<(), String>) -> Result
             }
             Err(error) => return Err(chain(&error)),
         }
-        going_on()?;
     }
 }
 
@@ -426,6 +450,7 @@ fn require_own(login: &Login) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::{fs, os::unix::fs::PermissionsExt as _};
 
     #[test]
     fn a_refusal_is_a_reason_once_and_an_end_always() {
@@ -441,5 +466,41 @@ mod tests {
         assert_eq!(due(true, over(), true, true), Some(Due::Over));
         assert_eq!((due(false, token(), true, false), due(false, over(), false, false)), (None, None));
         assert_eq!(due(true, Err(Error::NotAFile("/login".into())), false, false), None);
+    }
+
+    #[test]
+    fn none_begins_once_the_run_s_end_has_waited_nor_while_it_stops() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("login");
+        fs::write(&path, r#"{"a":"sk-old","r":"r-0","e":1000}"#).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+        let renewal = Renewal {
+            url: "https://127.0.0.1:1/token".into(),
+            client: "me".into(),
+            at: "/r".into(),
+            json: false,
+            locks: vec![root.path().join("agent.lock")],
+            write_lock: None,
+        };
+        let login = Login { path, at: "/a".into(), expires: Some("/e".into()), renewal: Some(renewal) };
+        let renewer = Renewer::new(true);
+        renewer.end();
+        let read = renewer.at_start(&Source::Login(login));
+        assert!(matches!(read, Err(Error::Expired(_))), "{read:?}");
+        assert_eq!(fs::read_dir(root.path()).unwrap().count(), 1);
+        // Whoever is at one is told of a stop, and nobody is while it lasts.
+        let renewer = Renewer::new(true);
+        let at_it = renewer.run.lock().unwrap();
+        thread::scope(|scope| {
+            scope.spawn(|| drop(renewer.before_stop()));
+            while renewer.require_going_on().is_ok() {
+                thread::sleep(AGAIN);
+            }
+            drop(at_it);
+        });
+        let stopped = renewer.before_stop();
+        assert!(renewer.run.try_lock().is_err() && renewer.require_going_on().is_ok());
+        drop(stopped);
+        assert!(renewer.run.try_lock().is_ok());
     }
 }

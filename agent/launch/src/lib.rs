@@ -89,7 +89,7 @@ const DEFAULT_PROFILE: &str = "shell";
 /// # Errors
 /// [`Error`]: the command was not run.
 pub fn run(request: &Request) -> Result<u8, Error> {
-    start(request, Streams::Own)?.wait()
+    start(request, Streams::Own)?.wait(|| {})
 }
 
 /// Takes the line on which the core takes reports about the run's container, with what it takes there, and the
@@ -229,12 +229,13 @@ impl Started {
         }
     }
 
-    /// Stands in for the command until it ends; its exit status as a shell has it.
+    /// Stands in for the command until it ends; its exit status as a shell has it. `before_stop` is called each time before this
+    /// process stops because the command did, with all of its threads; what it gives is dropped when they go on.
     ///
     /// # Errors
     /// It cannot be waited for.
-    pub fn wait(self) -> Result<u8, Error> {
-        let status = self.signals.wait(&self.child, Some(&self.job))?;
+    pub fn wait<T>(self, before_stop: impl Fn() -> T) -> Result<u8, Error> {
+        let status = self.signals.wait_with(&self.child, Some(&self.job), before_stop)?;
         self.leave();
         Ok(status)
     }

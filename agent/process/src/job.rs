@@ -100,8 +100,9 @@ impl Job {
         }
     }
 
-    /// The command has stopped. Returns when it goes on, or at once where nobody waits for it to stop.
-    pub fn stopped(&self, child: &Child, by: Signal) {
+    /// The command has stopped. Returns when it goes on, or at once where nobody waits for it to stop. All threads of the launcher
+    /// stop with it: `before_stop` waits for what is not to be stopped, and what it gives is held until it goes on.
+    pub fn stopped<T>(&self, child: &Child, by: Signal, before_stop: impl FnOnce() -> T) {
         let asks = matches!(by, Signal::SIGTTIN | Signal::SIGTTOU) && !self.gave_foreground.get();
         if asks && self.give_foreground(child) {
             self.resume(child);
@@ -115,7 +116,9 @@ impl Job {
         self.stopping.set(false);
         let had_foreground = self.gave_foreground.get();
         self.take_foreground();
+        let held = before_stop();
         let _ = raise(Signal::SIGSTOP);
+        drop(held);
         if self.foreground_at_start || had_foreground {
             self.give_foreground(child);
         }

@@ -78,6 +78,19 @@ impl Signals {
     /// # Errors
     /// [`Error`] if the child is not ours to wait for.
     pub fn wait(&self, child: &Child, job: Option<&Job>) -> Result<u8, Error> {
+        self.wait_with(child, job, || {})
+    }
+
+    /// The same. `before_stop`: each time, as [`Job::stopped`] has it.
+    ///
+    /// # Errors
+    /// As [`Self::wait`].
+    pub fn wait_with<T>(
+        &self,
+        child: &Child,
+        job: Option<&Job>,
+        before_stop: impl Fn() -> T,
+    ) -> Result<u8, Error> {
         loop {
             let signal = match self.descriptor.read_signal() {
                 Ok(Some(signal)) => signal,
@@ -86,7 +99,7 @@ impl Signals {
             };
             match Signal::try_from(i32::try_from(signal.ssi_signo).unwrap_or_default()) {
                 Ok(Signal::SIGCHLD) => {
-                    if let Some(status) = reap(child, job)? {
+                    if let Some(status) = reap(child, job, &before_stop)? {
                         if let Some(job) = job {
                             job.end();
                         }
@@ -110,15 +123,19 @@ impl Signals {
 }
 
 /// Takes in what happened to the child; its status if it ended.
-fn reap(child: &Child, job: Option<&Job>) -> Result<Option<u8>, Error> {
+fn reap<T>(child: &Child, job: Option<&Job>, before_stop: &impl Fn() -> T) -> Result<Option<u8>, Error> {
     loop {
         let flags = WaitPidFlag::WNOHANG | WaitPidFlag::WUNTRACED | WaitPidFlag::WCONTINUED;
         match waitpid(child.pid(), Some(flags)) {
             Ok(WaitStatus::StillAlive) => return Ok(None),
             // So that whoever waits for this process notices.
             Ok(WaitStatus::Stopped(_, by)) => match job {
-                Some(job) => job.stopped(child, by),
-                None => drop(raise(Signal::SIGSTOP)),
+                Some(job) => job.stopped(child, by, before_stop),
+                None => {
+                    let held = before_stop();
+                    let _ = raise(Signal::SIGSTOP);
+                    drop(held);
+                }
             },
             Ok(status) => {
                 if let Some(status) = shell_status(status) {

@@ -138,7 +138,9 @@ fn confined(args: &Args) -> Result<u8, String> {
     let started =
         launch::start_reporting(&request, Streams::Own, take_line).map_err(|error| chain(&error))?;
     endpoint.as_ref().inspect(|endpoint| endpoint.watch());
-    let status = started.wait().map_err(|error| chain(&error))?;
+    // A login that is being renewed is not stopped in the middle of it.
+    let before_stop = || endpoint.as_ref().map(Endpoint::before_stop);
+    let status = started.wait(before_stop).map_err(|error| chain(&error))?;
     if let Some(log) = endpoint.and_then(Endpoint::end).filter(|_| is_watched) {
         eprintln!("ringfence: the calls of its model are on record in {}", log.display());
     }

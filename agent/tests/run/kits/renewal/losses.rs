@@ -249,6 +249,45 @@ fn a_run_that_ends_while_it_is_renewed_waits_until_that_is_written() {
     fake.has_nothing_left();
 }
 
+/// The third field of /proc/PID/stat, past the name in brackets.
+fn state(pid: Pid) -> Option<char> {
+    fs::read_to_string(format!("/proc/{pid}/stat")).ok()?.rsplit_once(") ")?.1.chars().next()
+}
+
+#[test]
+fn a_stop_while_it_is_renewed_waits_until_that_is_written() {
+    let ((vendor, let_it), fake) = (waiting(), Fake::renewing("", &valid()));
+    // An agent that asks, and runs on.
+    let asks = String::from_utf8(AGENT.to_vec()).unwrap().replace("cat <&3", "exec sleep 1000");
+    fake.host.executable("fake", asks.as_bytes());
+    let mut run = started(fake.run(&vendor));
+    let launcher = Pid::from_raw(run.id().try_into().unwrap());
+    vendor.questions.recv_timeout(LIMIT).unwrap();
+    let said = BufReader::new(run.stderr.take().unwrap()).lines().map_while(Result::ok);
+    let (tell, told) = mpsc::channel();
+    thread::spawn(move || said.into_iter().for_each(|line| drop(tell.send(line))));
+    // The command stops, and the launcher is to do as it does.
+    kill(launcher, Signal::SIGTSTP).unwrap();
+    while !told.recv_timeout(LIMIT).unwrap().contains("the stop waits for a login") {}
+    assert_ne!(state(launcher), Some('T'), "the answer would be nobody's");
+    assert_eq!(fake.login_file(), valid());
+    let_it.send(()).unwrap();
+    let stops = Instant::now() + LIMIT;
+    while state(launcher) != Some('T') {
+        assert!(Instant::now() < stops, "it does not stop");
+        thread::sleep(Duration::from_millis(5));
+    }
+    assert!(fake.login_file().contains("r-1"), "{}", fake.login_file());
+    fake.has_nothing_left();
+    // The run goes on with what came.
+    kill(launcher, Signal::SIGCONT).unwrap();
+    let mut keys = vec![vendor.keys.recv_timeout(LIMIT).unwrap()];
+    keys.push(vendor.keys.recv_timeout(LIMIT).unwrap());
+    assert_eq!(keys, ["sk-old", "sk-fresh-1"]);
+    kill(launcher, Signal::SIGTERM).unwrap();
+    assert_eq!(super::super::super::status(&run.wait_with_output().unwrap()), 143);
+}
+
 impl Fake {
     /// What is beside the login's file for a moment, or for longer.
     fn beside(&self) -> Vec<PathBuf> {
