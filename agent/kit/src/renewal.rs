@@ -11,7 +11,13 @@ use super::{
     token_endpoint::{self, Unanswered},
     unwritten::{Unwritten, Written, is_still, write_lock},
 };
-use nix::sys::signal::{SigSet, SigmaskHow, Signal};
+use nix::{
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+    sys::{
+        signal::{SigSet, Signal},
+        signalfd::{SfdFlags, SignalFd},
+    },
+};
 use ringfence_base::{
     error::chain,
     lock::{Lock, LockError},
@@ -20,6 +26,8 @@ use ringfence_credentials::{Error, Login, Renewal, Secret, Source};
 use ringfence_files::{self as files, Access, Dir, Others};
 use ringfence_policy::agents::home::Home;
 use std::{
+    os::fd::AsFd as _,
+    path::PathBuf,
     sync::{
         Mutex, MutexGuard, PoisonError, TryLockError,
         atomic::{AtomicBool, Ordering},
@@ -211,7 +219,10 @@ impl Renewer {
             // Before any lock is taken: whoever stopped the terminal stops this, too.
             say(format_args!("renewing the login in {}", login.path.display()));
         }
-        let renewed = self.renew_locked((login, renewal), &mut run, is_refused);
+        let renewed = self.renew_locked((login, renewal), &mut run, is_refused).or_else(|error| {
+            // Another run may have done it meanwhile, or the agent itself, with the same token: that is why it was not taken.
+            login.read().ok().filter(|secret| !is_refused(secret)).ok_or(error)
+        });
         if let Some(notice) = run.notice.take() {
             say(format_args!("{notice}"));
         }
@@ -226,7 +237,13 @@ impl Renewer {
     ) -> Result<Secret, Error> {
         let failed = |why| Error::NotRenewed { path: login.path.clone(), why };
         require_own(login).map_err(failed)?;
-        let (dir, _lock) = lock(PATIENCE, || self.require_going_on()).map_err(failed)?;
+        // Nor is it waited for once another has done it.
+        let worth_waiting = || {
+            self.require_going_on()?;
+            let is_done = login.read().is_ok_and(|secret| !is_refused(&secret));
+            if is_done { Err("another renewed it".to_owned()) } else { Ok(()) }
+        };
+        let (dir, _lock) = lock(PATIENCE, worth_waiting).map_err(failed)?;
         // Another run may have done it meanwhile. Asked twice, an endpoint takes the same token once.
         let read = login.read();
         if self.due(&read, is_refused, run).is_none() {
@@ -245,18 +262,12 @@ impl Renewer {
             Some(Outcome::Renewed) => return login.credential(),
             None => {}
         }
-        // From the agent's lock on, which would outlive this process.
-        let signals = Held::new().map_err(|error| failed(error.to_string()))?;
-        let _theirs = self.agent_locks(renewal, &signals).map_err(failed)?;
+        // Signals wait from the agent's locks on, which would outlive this process.
+        let (_signals, _theirs) = agent_locks(renewal, worth_waiting).map_err(failed)?;
         // So may the agent.
         let read = login.read();
         let Some(due) = self.due(&read, is_refused, run) else { return read };
-        let renewed = self.renew(run, (login, renewal), &mut attempts, due);
-        renewed.or_else(|why| {
-            // The agent itself may have done it, with the same token: that is why it was not taken.
-            let read = login.read();
-            if read.as_ref().is_ok_and(|secret| !is_refused(secret)) { read } else { Err(failed(why)) }
-        })
+        self.renew(run, (login, renewal), &mut attempts, due).map_err(failed)
     }
 
     /// Tries to put into the login's file what is not there yet. Gives the credential, if anything came.
@@ -288,17 +299,6 @@ impl Renewer {
             _ => return None,
         };
         Some(due).filter(|_| self.may_renew)
-    }
-
-    /// The agent's own locks for as long as it renews: it would send the same token.
-    fn agent_locks(&self, renewal: &Renewal, signals: &Held) -> Result<Vec<AgentLock>, String> {
-        let (patience, life) = LOCKED;
-        let going_on = || {
-            signals.let_through();
-            self.require_going_on()
-        };
-        let take = |path| AgentLock::take(path, life, patience, going_on);
-        renewal.locks.iter().map(|path| take(path).map_err(|error| chain(&error))).collect()
     }
 
     fn require_going_on(&self) -> Result<(), String> {
@@ -414,25 +414,58 @@ fn lock(patience: Duration, going_on: impl Fn() -> Result<(), String>) -> Result
     }
 }
 
+/// The agent's own locks for as long as it renews: it would send the same token. No signal ends or stops this process while it has
+/// one: those that come while it waits act once it has none, and whom they only stopped waits again.
+fn agent_locks(
+    renewal: &Renewal,
+    going_on: impl Fn() -> Result<(), String>,
+) -> Result<(Held, Vec<AgentLock>), String> {
+    let (patience, life) = LOCKED;
+    let end = Instant::now() + patience;
+    loop {
+        let signals = Held::new().map_err(|error| error.to_string())?;
+        let worth_waiting = || {
+            going_on()?;
+            if signals.is_waiting() { Err("a signal came".to_owned()) } else { Ok(()) }
+        };
+        let take = |path: &PathBuf| {
+            let left = end.saturating_duration_since(Instant::now());
+            AgentLock::take(path, life, left, worth_waiting).map_err(|error| chain(&error))
+        };
+        match renewal.locks.iter().map(take).collect() {
+            Ok(locks) => return Ok((signals, locks)),
+            Err(_) if signals.is_waiting() => {}
+            Err(why) => return Err(why),
+        }
+    }
+}
+
 /// Signals that would end or stop this process wait until it is dropped: an endpoint does not wait.
-struct Held(SigSet);
+struct Held {
+    before: SigSet,
+    /// Readable as long as one waits that would not without it.
+    waiting: SignalFd,
+}
 
 impl Held {
     fn new() -> nix::Result<Self> {
-        let signals = SigSet::from_iter(HELD);
-        signals.thread_swap_mask(SigmaskHow::SIG_BLOCK).map(Self)
+        let before = SigSet::thread_get_mask()?;
+        let own = HELD.into_iter().filter(|signal| !before.contains(*signal)).collect();
+        let waiting = SignalFd::with_flags(&own, SfdFlags::SFD_CLOEXEC)?;
+        own.thread_block()?;
+        Ok(Self { before, waiting })
     }
 
-    /// Those that came meanwhile, as without it.
-    fn let_through(&self) {
-        let _ = self.0.thread_set_mask();
-        let _ = SigSet::from_iter(HELD).thread_block();
+    /// Whether one came meanwhile.
+    fn is_waiting(&self) -> bool {
+        let mut descriptors = [PollFd::new(self.waiting.as_fd(), PollFlags::POLLIN)];
+        poll(&mut descriptors, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
     }
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
-        let _ = self.0.thread_set_mask();
+        let _ = self.before.thread_set_mask();
     }
 }
 

@@ -194,6 +194,64 @@ fn an_agent_that_renews_it_at_the_same_time_is_waited_for() {
 }
 
 #[test]
+fn a_signal_while_the_agent_is_waited_for_leaves_no_lock_behind() {
+    for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGTSTP] {
+        if is_ignored(signal) {
+            assert_ne!(signal, Signal::SIGTERM, "nothing is tested");
+            continue;
+        }
+        let (vendor, fake) = (Vendor::new(rotating()), Fake::renewing("", OVER));
+        let path = |name| fake.host.path(name);
+        fs::create_dir(path("agent.lock.old")).unwrap();
+        let run = started(fake.run(&vendor));
+        let launcher = Pid::from_raw(run.id().try_into().unwrap());
+        // It has the first, and waits for the second.
+        let waits = Instant::now() + LIMIT;
+        while !path("agent.lock").exists() {
+            assert!(Instant::now() < waits, "it does not begin");
+            thread::sleep(Duration::from_millis(5));
+        }
+        kill(launcher, signal).unwrap();
+        if signal == Signal::SIGTSTP {
+            while state(launcher) != Some('T') {
+                assert!(Instant::now() < waits, "it does not stop");
+                thread::sleep(Duration::from_millis(5));
+            }
+            assert!(!path("agent.lock").exists(), "the agent would wait for who is stopped");
+            fs::remove_dir(path("agent.lock.old")).unwrap();
+            kill(launcher, Signal::SIGCONT).unwrap();
+            succeeds(&run.wait_with_output().unwrap());
+            assert_eq!((vendor.questions(), vendor.keys()), (1, vec!["sk-fresh-1".to_owned()]));
+        } else {
+            let output = run.wait_with_output().unwrap();
+            assert_eq!(output.status.signal(), Some(signal as i32), "{}", stderr(&output));
+            fs::remove_dir(path("agent.lock.old")).unwrap();
+            assert_eq!((vendor.questions(), fake.login_file().as_str()), (0, OVER));
+        }
+        fake.has_nothing_left();
+    }
+}
+
+#[test]
+fn whoever_else_renews_it_ends_the_wait() {
+    let (vendor, fake) = (Vendor::new(rotating()), Fake::renewing("", OVER));
+    let held = fake.host.path("agent.lock.old");
+    fs::create_dir(&held).unwrap();
+    let mut run = started(fake.run(&vendor));
+    let waits = Instant::now() + LIMIT;
+    while !fake.host.path("agent.lock").exists() {
+        assert!(Instant::now() < waits, "it does not begin");
+        thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(run.try_wait().unwrap(), None, "it does not wait");
+    // Who has the lock wrote the file, and did not let the lock go.
+    fake.login(&valid().replace("sk-old", "sk-fresh-theirs"));
+    succeeds(&run.wait_with_output().unwrap());
+    assert_eq!((vendor.questions(), vendor.keys()), (0, vec!["sk-fresh-theirs".to_owned()]));
+    assert!(!fake.host.path("agent.lock").exists() && held.exists());
+}
+
+#[test]
 fn a_signal_while_it_is_renewed_waits_until_that_is_written() {
     for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT] {
         if is_ignored(signal) {
