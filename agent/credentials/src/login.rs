@@ -152,6 +152,21 @@ impl Login {
         Ok(text)
     }
 
+    /// What came, by a file of such a text ([`Self::changed`]) that only its owner can read.
+    ///
+    /// # Errors
+    /// [`Error`]; [`Error::NoLogin`]: the file is none of a login's.
+    pub fn kept_in(&self, path: PathBuf) -> Result<Renewed, Error> {
+        let kept = Self { path, ..self.clone() };
+        let text = kept.text()?;
+        let refresh_at = self.renewal.as_ref().map(|renewal| &renewal.at);
+        Ok(Renewed {
+            access: kept.secret(&text, &self.at)?,
+            refresh: refresh_at.map(|at| kept.secret(&text, at)).transpose()?,
+            expires: self.expires.as_ref().and_then(|at| find(&text, at)).unwrap_or_default(),
+        })
+    }
+
     fn text(&self) -> Result<Zeroizing<String>, Error> {
         self.text_of(open(&self.path)?)
     }
@@ -322,6 +337,19 @@ mod tests {
             "{}",
             *kept
         );
+        // Nor is anything lost of what is kept elsewhere meanwhile.
+        let beside = dir.path().join("beside");
+        fs::write(&beside, &*renewed.after).unwrap();
+        fs::set_permissions(&beside, fs::Permissions::from_mode(0o600)).unwrap();
+        let there = login.kept_in(beside.clone()).unwrap();
+        assert_eq!(
+            (there.access.expose(), there.refresh, there.expires),
+            ("new \"a\" \\", Some(secret("new-r")), far)
+        );
+        for none in ["\0\0", &renewed.after[..renewed.after.len() - 2], r#"{"oauth":{"access":"a"}}"#] {
+            fs::write(&beside, none).unwrap();
+            assert!(matches!(login.kept_in(beside.clone()), Err(Error::NoLogin { .. })), "{none}");
+        }
         // What was sent is not what is there any more: the file is another's.
         assert!(login.renewed(&old, &new("newest", None, far)).unwrap().is_none());
     }

@@ -35,9 +35,12 @@ struct Attempt {
     /// In seconds since 1970.
     time: u64,
     outcome: Outcome,
-    /// The refresh token that was spent, whose answer is not in the file.
+    /// The refresh token that was spent, or may be, whose answer is not in the file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     spent: Option<Spent>,
+    /// The name of the file beside the login's that has that answer, if it came.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    beside: Option<String>,
 }
 
 /// Which refresh token that was, without having it: SHA-256 of a salt and the token, in hexadecimal digits.
@@ -80,16 +83,16 @@ impl Attempt {
 pub(crate) struct Attempts<'a> {
     dir: &'a Dir,
     login: String,
-    /// By the login's file and its place there.
+    /// By the name of the login's file and its place there.
     all: BTreeMap<String, Attempt>,
 }
 
 impl<'a> Attempts<'a> {
-    /// Those that are on record in this directory. A record that cannot be understood is none: only this user can have written it.
+    /// Those that are on record in this directory; those of the login in the file `name`. A record that cannot be understood is none: only this user can have written it.
     ///
     /// # Errors
     /// As read(2).
-    pub(crate) fn of(dir: &'a Dir, login: &Login) -> io::Result<Self> {
+    pub(crate) fn of(dir: &'a Dir, name: &OsStr, login: &Login) -> io::Result<Self> {
         let mut text = Vec::new();
         match dir.read(OsStr::new(NAME)) {
             Ok(file) => file.take(MAX_BYTES).read_to_end(&mut text).map(|_| ())?,
@@ -100,7 +103,7 @@ impl<'a> Attempts<'a> {
         let now = now();
         // Also one of the future, of a clock that was put back, counts for no longer than that.
         all.retain(|_, attempt| attempt.counts(now) || attempt.spent.is_some());
-        Ok(Self { dir, login: format!("{}#{}", login.path.display(), login.at), all })
+        Ok(Self { dir, login: format!("{}#{}", name.display(), login.at), all })
     }
 
     /// What came of this login's last attempt, if that still counts.
@@ -110,11 +113,21 @@ impl<'a> Attempts<'a> {
 
     /// Why this token of the login's is not sent again, however long ago it was: what came for it is not in the file.
     pub(crate) fn spent(&self, token: &Secret) -> Option<&str> {
-        let attempt = self.all.get(&self.login)?;
-        match (&attempt.spent, &attempt.outcome) {
-            (Some(spent), Outcome::Failed(why)) if spent.is(token) => Some(why),
-            _ => None,
+        match &self.attempt_with(token)?.outcome {
+            Outcome::Failed(why) => Some(why),
+            Outcome::Renewed => None,
         }
+    }
+
+    /// Where what came for this token may be kept, in the directory of the login's file.
+    pub(crate) fn beside(&self, token: &Secret) -> Option<&OsStr> {
+        self.attempt_with(token)?.beside.as_deref().map(OsStr::new)
+    }
+
+    fn attempt_with(&self, token: &Secret) -> Option<&Attempt> {
+        self.all
+            .get(&self.login)
+            .filter(|attempt| attempt.spent.as_ref().is_some_and(|spent| spent.is(token)))
     }
 
     /// Puts one of this login's on record.
@@ -122,16 +135,26 @@ impl<'a> Attempts<'a> {
     /// # Errors
     /// As [`Dir::replace`].
     pub(crate) fn note(&mut self, outcome: Outcome) -> io::Result<()> {
-        self.all.insert(self.login.clone(), Attempt { time: now(), outcome, spent: None });
-        self.write()
+        self.put(Attempt { time: now(), outcome, spent: None, beside: None })
     }
 
-    /// Puts on record that this token was spent, and why what came for it is not in the file.
+    /// Puts on record that this token was spent, or is about to be, why what comes for it is not in the file, and the file beside
+    /// that has it, if any can.
     ///
     /// # Errors
     /// As [`Dir::replace`].
-    pub(crate) fn note_spent(&mut self, token: &Secret, why: String) -> io::Result<()> {
-        let attempt = Attempt { time: now(), outcome: Outcome::Failed(why), spent: Some(Spent::new(token)?) };
+    pub(crate) fn note_spent(
+        &mut self,
+        token: &Secret,
+        beside: Option<&OsStr>,
+        why: String,
+    ) -> io::Result<()> {
+        let beside = beside.and_then(OsStr::to_str).map(str::to_owned);
+        let spent = Some(Spent::new(token)?);
+        self.put(Attempt { time: now(), outcome: Outcome::Failed(why), spent, beside })
+    }
+
+    fn put(&mut self, attempt: Attempt) -> io::Result<()> {
         self.all.insert(self.login.clone(), attempt);
         self.write()
     }
@@ -163,28 +186,26 @@ mod tests {
     fn the_last_attempt_of_each_login_is_known_for_a_while() {
         let dir = tempfile::tempdir().unwrap();
         let open = Dir::open(dir.path()).unwrap();
-        let login = |path: &str| Login { path: path.into(), at: "/a".into(), expires: None, renewal: None };
-        let last = |path: &str| Attempts::of(&open, &login(path)).unwrap().last().cloned();
-        assert_eq!(last("/one"), None);
-        Attempts::of(&open, &login("/one")).unwrap().note(Outcome::Renewed).unwrap();
+        let login = Login { path: "/there".into(), at: "/a".into(), expires: None, renewal: None };
+        let of = |name: &str| Attempts::of(&open, OsStr::new(name), &login).unwrap();
+        let last = |name: &str| of(name).last().cloned();
+        assert_eq!(last("one"), None);
+        of("one").note(Outcome::Renewed).unwrap();
         let failed = Outcome::Failed("it does not answer".into());
-        Attempts::of(&open, &login("/two")).unwrap().note(failed.clone()).unwrap();
-        assert_eq!(
-            (last("/one"), last("/two"), last("/three")),
-            (Some(Outcome::Renewed), Some(failed), None)
-        );
-        Attempts::of(&open, &login("/two")).unwrap().forget().unwrap();
-        assert_eq!((last("/one"), last("/two")), (Some(Outcome::Renewed), None));
+        of("two").note(failed.clone()).unwrap();
+        assert_eq!((last("one"), last("two"), last("three")), (Some(Outcome::Renewed), Some(failed), None));
+        of("two").forget().unwrap();
+        assert_eq!((last("one"), last("two")), (Some(Outcome::Renewed), None));
         let file = dir.path().join(NAME);
         let text = fs::read_to_string(&file).unwrap();
         for (time, counts) in [(now() - 2 * PAUSE, false), (now() + 2 * PAUSE, false), (now(), true)] {
-            let changed = serde_json::json!({"/one#/a": {"time": time, "outcome": "renewed"}});
+            let changed = serde_json::json!({"one#/a": {"time": time, "outcome": "renewed"}});
             fs::write(&file, changed.to_string()).unwrap();
-            assert_eq!(last("/one").is_some(), counts, "{text}");
+            assert_eq!(last("one").is_some(), counts, "{text}");
         }
         for other in [&b"{"[..], b"\xff", b"[]"] {
             fs::write(&file, other).unwrap();
-            assert_eq!(last("/one"), None);
+            assert_eq!(last("one"), None);
         }
     }
 
@@ -194,17 +215,21 @@ mod tests {
         let open = Dir::open(dir.path()).unwrap();
         let login = Login { path: "/one".into(), at: "/a".into(), expires: None, renewal: None };
         let token = |text: &str| Secret::from(text.to_owned());
-        Attempts::of(&open, &login).unwrap().note_spent(&token("r-0"), "the disk is full".into()).unwrap();
+        Attempts::of(&open, OsStr::new("one"), &login)
+            .unwrap()
+            .note_spent(&token("r-0"), Some(OsStr::new("one.new")), "the disk is full".into())
+            .unwrap();
         let file = dir.path().join(NAME);
         let text = fs::read_to_string(&file).unwrap();
         assert!(!text.contains("r-0"), "{text}");
         let mut json: serde_json::Value = serde_json::from_str(&text).unwrap();
-        json["/one#/a"]["time"] = (now() - 100 * PAUSE).into();
+        json["one#/a"]["time"] = (now() - 100 * PAUSE).into();
         fs::write(&file, json.to_string()).unwrap();
-        let mut long_ago = Attempts::of(&open, &login).unwrap();
+        let mut long_ago = Attempts::of(&open, OsStr::new("one"), &login).unwrap();
         assert_eq!((long_ago.last(), long_ago.spent(&token("r-0"))), (None, Some("the disk is full")));
-        assert_eq!(long_ago.spent(&token("r-1")), None);
+        assert_eq!(long_ago.beside(&token("r-0")), Some(OsStr::new("one.new")));
+        assert_eq!((long_ago.spent(&token("r-1")), long_ago.beside(&token("r-1"))), (None, None));
         long_ago.note(Outcome::Renewed).unwrap();
-        assert_eq!(Attempts::of(&open, &login).unwrap().spent(&token("r-0")), None);
+        assert_eq!(Attempts::of(&open, OsStr::new("one"), &login).unwrap().spent(&token("r-0")), None);
     }
 }

@@ -11,7 +11,7 @@
 //! | `renewal` | a login that is over is renewed |
 //! | `token_endpoint` | who is asked for that, by a process of its own |
 //! | `unwritten` | what came of it, until it is in the login's file |
-//! | `attempts` | when that was tried last, and what was spent |
+//! | `attempts` | when that was tried last, what was spent, and where what came for it may be |
 //! | `agent_lock` | nobody does so at once: the agent's own lock on its login |
 //! | `version` | which version of the agent this is |
 

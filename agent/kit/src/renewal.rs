@@ -7,9 +7,9 @@
 use super::{
     agent_lock::AgentLock,
     attempts::{self, Attempts, Outcome},
-    make, say,
+    say,
     token_endpoint::{self, Unanswered},
-    unwritten::{Unwritten, Written, is_still, write_lock},
+    unwritten::{Unwritten, Written, is_still, put_kept, write_lock},
 };
 use nix::{
     poll::{PollFd, PollFlags, PollTimeout, poll},
@@ -23,11 +23,11 @@ use ringfence_base::{
     lock::{Lock, LockError},
 };
 use ringfence_credentials::{Error, Login, Renewal, Secret, Source};
-use ringfence_files::{self as files, Access, Dir, Others};
-use ringfence_policy::agents::home::Home;
+use ringfence_files::{self as files, Access, Dir, Others, ResolvedPath};
 use std::{
+    ffi::OsStr,
     os::fd::AsFd as _,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{
         Mutex, MutexGuard, PoisonError, TryLockError,
         atomic::{AtomicBool, Ordering},
@@ -46,8 +46,8 @@ const INSISTENCE: Duration = Duration::from_secs(5);
 const SETTLING: Duration = Duration::from_secs(2);
 /// What a user does whose refresh token may be worth nothing any more.
 const ADVICE: &str = "start the agent once without Ringfence, or log in again there";
-/// The directory of what runs share. No agent has such a name.
-const DIR: &str = ".renewal";
+/// The directory of what runs share of the logins beside it.
+const DIR: &str = ".ringfence-renewal";
 /// How often it is looked whether another renewal is done.
 const AGAIN: Duration = Duration::from_millis(100);
 /// How long the agent's own lock is waited for, and how long it is held at most: a renewal, and some more.
@@ -243,13 +243,20 @@ impl Renewer {
             let is_done = login.read().is_ok_and(|secret| !is_refused(&secret));
             if is_done { Err("another renewed it".to_owned()) } else { Ok(()) }
         };
-        let (dir, _lock) = lock(PATIENCE, worth_waiting).map_err(failed)?;
+        let (place, dir, _lock) = lock(login, PATIENCE, worth_waiting).map_err(failed)?;
         // Another run may have done it meanwhile. Asked twice, an endpoint takes the same token once.
         let read = login.read();
         if self.due(&read, is_refused, run).is_none() {
             return read;
         }
-        let mut attempts = Attempts::of(&dir, login).map_err(|error| failed(error.to_string()))?;
+        let mut attempts =
+            Attempts::of(&dir, &place.name, login).map_err(|error| failed(error.to_string()))?;
+        if self.settle_kept((login, renewal), &place, &mut attempts).map_err(failed)? {
+            let read = login.read();
+            if self.due(&read, is_refused, run).is_none() {
+                return read;
+            }
+        }
         match attempts.last() {
             Some(Outcome::Failed(why)) => {
                 let minutes = attempts::PAUSE / 60;
@@ -262,12 +269,15 @@ impl Renewer {
             Some(Outcome::Renewed) => return login.credential(),
             None => {}
         }
+        if let Ok(Some(old)) = login.renewable() {
+            require_unspent(&attempts, &old.token).map_err(failed)?;
+        }
         // Signals wait from the agent's locks on, which would outlive this process.
         let (_signals, _theirs) = agent_locks(renewal, worth_waiting).map_err(failed)?;
         // So may the agent.
         let read = login.read();
         let Some(due) = self.due(&read, is_refused, run) else { return read };
-        self.renew(run, (login, renewal), &mut attempts, due).map_err(failed)
+        self.renew(run, (login, renewal), &place, &mut attempts, due).map_err(failed)
     }
 
     /// Tries to put into the login's file what is not there yet. Gives the credential, if anything came.
@@ -276,14 +286,34 @@ impl Renewer {
         let access = unwritten.access().clone();
         if unwritten.write(patience).is_ok() {
             // Who does not have the lock soon leaves the old note, which is of a token that the file has no more.
-            if let Ok((dir, _lock)) = lock(SETTLING, || Ok(()))
-                && let Ok(mut attempts) = Attempts::of(&dir, unwritten.login())
+            let login = unwritten.login();
+            if let Ok((place, dir, _lock)) = lock(login, SETTLING, || Ok(()))
+                && let Ok(mut attempts) = Attempts::of(&dir, &place.name, login)
             {
                 let _ = attempts.note(Outcome::Renewed);
             }
             run.unwritten = None;
         }
         Some(access)
+    }
+
+    /// Puts into the login's file what another run kept beside it for the token that is in it, and could not put there. False: there
+    /// is none.
+    fn settle_kept(
+        &self,
+        (login, renewal): (&Login, &Renewal),
+        place: &ResolvedPath,
+        attempts: &mut Attempts<'_>,
+    ) -> Result<bool, String> {
+        let Ok(Some(old)) = login.renewable() else { return Ok(false) };
+        let Some(beside) = attempts.beside(&old.token) else { return Ok(false) };
+        let _signals = Held::new().map_err(|error| error.to_string())?;
+        let is_put = put_kept((login, renewal), place, beside, &old.token)?;
+        if is_put {
+            // It was renewed, but not only now.
+            let _ = attempts.forget();
+        }
+        Ok(is_put)
     }
 
     /// Whether what was read is to be renewed, and why.
@@ -313,11 +343,10 @@ impl Renewer {
         &self,
         run: &mut Run,
         (login, renewal): (&Login, &Renewal),
+        place: &ResolvedPath,
         attempts: &mut Attempts<'_>,
         due: Due,
     ) -> Result<Secret, String> {
-        // Dotfiles may be links to where they are kept.
-        let place = Dir::resolve(&login.path).map_err(|error| error.to_string())?;
         let cannot = |why: String| format!("its file cannot be written: {why}");
         let prepared = |room| {
             let access = place.dir.read(&place.name).and_then(Access::like)?;
@@ -326,9 +355,7 @@ impl Renewer {
         let old = {
             let _turn = write_lock(renewal).map_err(cannot)?;
             let renewable = login.renewable().map_err(|error| chain(&error))?.ok_or("nothing renews it")?;
-            if let Some(why) = attempts.spent(&renewable.token) {
-                return Err(format!("{why}; its refresh token was used up by that, and is not sent again"));
-            }
+            require_unspent(attempts, &renewable.token)?;
             // What would be in the way of the answer is found while the token is still good: it is written once as it is.
             let mut same = prepared(0).map_err(|error| cannot(error.to_string()))?;
             let text = renewable.text.as_bytes();
@@ -341,8 +368,9 @@ impl Renewer {
         let room = old.text.len() as u64 + ROOM;
         let to_come = prepared(room).map_err(|error| cannot(error.to_string()))?;
         self.require_going_on()?;
-        // Nobody but the process that asks knows any more what came, where this one ends meanwhile.
-        let noted = attempts.note(Outcome::Failed("it was begun, and not ended".to_owned()));
+        // Nobody but the process that asks knows any more what came, where this one ends meanwhile; but for what it kept by then.
+        let begun = format!("it was begun, and not ended; {ADVICE}");
+        let noted = attempts.note_spent(&old.token, Some(to_come.name()), begun);
         noted.map_err(|error| format!("what is done cannot be put on record: {error}"))?;
         let is_due = || match login.renewable() {
             Ok(Some(there)) if there.token == old.token => Ok(()),
@@ -387,7 +415,8 @@ impl Renewer {
                     "the login in {path} was renewed, but cannot be written there yet; this run goes on with it: {why}"
                 ));
                 // The endpoint takes the token in the file no more: whoever reads it later is told why.
-                let _ = attempts.note_spent(unwritten.sent(), why);
+                let beside = unwritten.beside().and_then(Path::file_name);
+                let _ = attempts.note_spent(unwritten.sent(), beside, why);
                 run.unwritten = Some(unwritten);
                 Ok(access)
             }
@@ -395,16 +424,23 @@ impl Renewer {
     }
 }
 
-/// One renewal of this user's at a time.
-fn lock(patience: Duration, going_on: impl Fn() -> Result<(), String>) -> Result<(Dir, Lock), String> {
-    let home = Home::from_env().ok_or("the home directory is not known; set HOME")?;
-    let path = home.state(DIR);
-    let dir = make(&path).map_err(|error| chain(&error))?;
+/// One renewal of a login at a time, of whatever run: the lock, and what was tried, are beside its file, where no run's environment
+/// leads elsewhere. Gives where the file is, and that directory.
+fn lock(
+    login: &Login,
+    patience: Duration,
+    going_on: impl Fn() -> Result<(), String>,
+) -> Result<(ResolvedPath, Dir, Lock), String> {
+    // Dotfiles may be links to where they are kept.
+    let place = Dir::resolve(&login.path).map_err(|error| error.to_string())?;
+    let made = place.dir.make_below(OsStr::new(DIR), 0o700).and_then(|dir| dir.require_own().map(|()| dir));
+    let path = place.dir.path().join(DIR);
+    let dir = made.map_err(|error| format!("cannot make {}: {error}", path.display()))?;
     let end = Instant::now() + patience;
     loop {
         going_on()?;
         match Lock::take(&path.join("lock")) {
-            Ok(lock) => return Ok((dir, lock)),
+            Ok(lock) => return Ok((place, dir, lock)),
             Err(LockError::Held { .. }) if Instant::now() < end => thread::sleep(AGAIN),
             Err(LockError::Held { pid, .. }) => {
                 return Err(format!("another run (pid {pid}) renews one for too long"));
@@ -467,6 +503,13 @@ impl Drop for Held {
     fn drop(&mut self) {
         let _ = self.before.thread_set_mask();
     }
+}
+
+/// A token that may be spent already is not sent again.
+fn require_unspent(attempts: &Attempts<'_>, token: &Secret) -> Result<(), String> {
+    let spent =
+        |why| format!("{why}; its refresh token may have been used up by that, and is not sent again");
+    attempts.spent(token).map_or(Ok(()), |why| Err(spent(why)))
 }
 
 /// Root renews no other user's login: that user chooses what is at its place.

@@ -3,8 +3,9 @@
 use super::agent_lock::AgentLock;
 use ringfence_base::error::chain;
 use ringfence_credentials::{Change, Login, Renewable, Renewal, Renewed, Secret};
-use ringfence_files::Prepared;
+use ringfence_files::{Access, Prepared, ResolvedPath};
 use std::{
+    ffi::OsStr,
     io,
     path::{Path, PathBuf},
     thread,
@@ -106,6 +107,39 @@ impl Unwritten {
         let text = self.login.changed(&self.old.text, &self.new);
         self.beside = text.ok().and_then(|text| self.to_come.keep(text.as_bytes()).ok());
     }
+}
+
+/// Puts into a login's file, which is at `place`, what a run that is gone kept in the file `beside` for the refresh token `sent`, and
+/// removes that. False: nothing was kept there, or the login's file has another token.
+///
+/// # Errors
+/// In words, why it is still there.
+pub(crate) fn put_kept(
+    (login, renewal): (&Login, &Renewal),
+    place: &ResolvedPath,
+    beside: &OsStr,
+    sent: &Secret,
+) -> Result<bool, String> {
+    let path = place.dir.path().join(beside);
+    // Nothing came for it, it was half written, or somebody took it away.
+    let is_file = place.dir.read(beside).is_ok();
+    let Some(new) = login.kept_in(path.clone()).ok().filter(|_| is_file) else { return Ok(false) };
+    let failed = |why: String| format!("what came is in {}, and cannot be put there: {why}", path.display());
+    let _turn = write_lock(renewal).map_err(failed)?;
+    let Some(Change { before, after }) = login.renewed(sent, &new).map_err(|error| failed(chain(&error)))?
+    else {
+        return Ok(false);
+    };
+    let put = || {
+        let access = place.dir.read(&place.name).and_then(Access::like)?;
+        let mut whole = place.dir.prepare(&place.name, access, 0)?;
+        whole.put(after.as_bytes(), before.as_bytes(), || is_still(login, &before))
+    };
+    if !put().map_err(|error| failed(error.to_string()))? {
+        return Err(failed("its file is being changed".to_owned()));
+    }
+    let _ = place.dir.remove(beside);
+    Ok(true)
 }
 
 /// The agent's own lock on the file.

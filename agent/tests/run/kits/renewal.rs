@@ -51,17 +51,32 @@ impl Fake {
         fs::read_to_string(self.host.path("login.json")).unwrap()
     }
 
-    /// Forgets when a login was renewed last.
+    /// When a login was renewed last.
+    fn record(&self) -> PathBuf {
+        self.host.path(".ringfence-renewal/attempts.json")
+    }
+
+    /// Makes it long ago.
+    fn age(&self) {
+        let mut attempts: Value = serde_json::from_str(&fs::read_to_string(self.record()).unwrap()).unwrap();
+        for attempt in attempts.as_object_mut().unwrap().values_mut() {
+            attempt["time"] = 1000.into();
+        }
+        fs::write(self.record(), attempts.to_string()).unwrap();
+    }
+
+    /// Forgets that.
     fn forget(&self) {
-        fs::remove_file(self.host.path("data/ringfence/state/.renewal/attempts.json")).unwrap();
+        fs::remove_file(self.record()).unwrap();
     }
 
     /// Nothing is left of what was there for a moment only.
     #[track_caller]
     fn has_nothing_left(&self) {
         let names = self.host.dir.path().read_dir().unwrap().map(|entry| entry.unwrap().file_name());
-        let left: Vec<_> = names.filter(|name| name.to_string_lossy().contains(['~', '.'])).collect();
-        assert_eq!(left, ["login.json"]);
+        let mut left: Vec<_> = names.filter(|name| name.to_string_lossy().contains(['~', '.'])).collect();
+        left.sort();
+        assert_eq!(left, [".ringfence-renewal", "login.json"]);
     }
 }
 
@@ -156,6 +171,35 @@ fn runs_at_once_renew_it_once() {
         succeeds(&run.wait_with_output().unwrap());
     }
     assert_eq!((vendor.keys(), vendor.questions()), (vec!["sk-fresh-1".to_owned(); 3], 1));
+}
+
+#[test]
+fn runs_at_once_renew_it_once_whatever_their_environment_and_by_whatever_name() {
+    let (vendor, fake) = (Vendor::new(rotating()), Fake::renewing("", OVER));
+    std::os::unix::fs::symlink("login.json", fake.host.path("link")).unwrap();
+    // Nor do they wait for an agent that has locks of its own.
+    let other = fake.renewing_profile("link", "").replace("agent.lock", "another.lock");
+    fake.host.profile("linked", &other);
+    let runs: Vec<_> = ["renewing", "linked"]
+        .into_iter()
+        .enumerate()
+        .map(|(number, profile)| {
+            let mut run = vendor.reached_by(fake.command(&["--profile", profile, &fake.agent()]));
+            run.env("XDG_DATA_HOME", fake.host.path(&format!("data{number}")));
+            run.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+        })
+        .collect();
+    for run in runs {
+        succeeds(&run.wait_with_output().unwrap());
+    }
+    assert_eq!((vendor.keys(), vendor.questions()), (vec!["sk-fresh-1".to_owned(); 2], 1));
+    // What was renewed only now is known to both.
+    for profile in ["renewing", "linked"] {
+        fake.login(&fake.login_file().replace("sk-fresh", "sk-refused"));
+        let mut run = vendor.reached_by(fake.command(&["--profile", profile, &fake.agent()]));
+        succeeds(&run.env("XDG_DATA_HOME", fake.host.path("more")).output().unwrap());
+        assert_eq!(vendor.questions(), 0, "{profile}");
+    }
 }
 
 #[test]

@@ -171,7 +171,7 @@ fn an_agent_that_renews_it_at_the_same_time_is_waited_for() {
         let run = started(fake.run(&vendor));
         let waits = Instant::now() + LIMIT;
         // It is at it once it has the lock of runs, which keeps its number.
-        let of_runs = fake.host.path("data/ringfence/state/.renewal/lock");
+        let of_runs = fake.host.path(".ringfence-renewal/lock");
         while fs::read_to_string(&of_runs).unwrap_or_default().trim() != run.id().to_string() {
             assert!(Instant::now() < waits, "it does not begin");
             thread::sleep(Duration::from_millis(5));
@@ -385,23 +385,21 @@ fn what_came_and_cannot_be_written_is_this_run_s_and_stays_beside_the_file() {
     let name = beside.display().to_string();
     assert!(said.contains("cannot be written there yet") && said.matches(&name).count() == 2, "{said}");
     assert_eq!(fs::metadata(&beside).unwrap().permissions().mode() & 0o7777, 0o600);
-    // The token of before is none any more: it is not sent again, however long ago that was.
+    // The token of before is none any more: where what came for it is gone, it is not sent again, however long ago that was.
     fake.login(OVER);
+    let away = fake.host.path("away");
+    fs::rename(&beside, &away).unwrap();
     let said = refused(&fake.run(&vendor).output().unwrap());
     assert!(said.contains("what came could not be written") && said.contains(&name), "{said}");
-    let record = fake.host.path("data/ringfence/state/.renewal/attempts.json");
-    let mut attempts: Value = serde_json::from_str(&fs::read_to_string(&record).unwrap()).unwrap();
-    for attempt in attempts.as_object_mut().unwrap().values_mut() {
-        attempt["time"] = 1000.into();
-    }
-    fs::write(&record, attempts.to_string()).unwrap();
+    fake.age();
     let said = refused(&fake.run(&vendor).output().unwrap());
     assert!(said.contains("is not sent again") && said.contains(&name), "{said}");
     assert_eq!(vendor.questions(), 0);
-    // What the user was told to do, and the control.
-    fs::rename(&beside, fake.host.path("login.json")).unwrap();
+    // The next run puts it there, and the control.
+    fs::rename(&away, &beside).unwrap();
     succeeds(&fake.run(&vendor).output().unwrap());
     assert_eq!((vendor.questions(), vendor.keys()), (0, vec!["sk-fresh-1".to_owned()]));
+    assert!(fake.login_file().contains("r-1"), "{}", fake.login_file());
     fake.has_nothing_left();
 }
 
@@ -434,5 +432,26 @@ fn a_run_that_is_killed_while_it_is_renewed_leaves_the_file_and_tells_the_next_o
     let_it.send(()).unwrap();
     let said = refused(&fake.run(&vendor).output().unwrap());
     assert!(said.contains("it was begun, and not ended"), "{said}");
+    fake.age();
+    let said = refused(&fake.run(&vendor).output().unwrap());
+    assert!(said.contains("is not sent again"), "{said}");
     assert_eq!((fake.login_file().as_str(), vendor.questions(), vendor.keys().len()), (OVER, 0, 0));
+    // One that was killed only after its answer was on disk, with what others changed since.
+    let [beside] = fake.beside().try_into().unwrap();
+    fs::write(&beside, valid().replace("sk-old", "sk-fresh-1").replace("r-0", "r-1")).unwrap();
+    fake.login(&OVER.replace("1.50", "2.50"));
+    succeeds(&fake.run(&vendor).output().unwrap());
+    assert_eq!((vendor.questions(), vendor.keys()), (0, vec!["sk-fresh-1".to_owned()]));
+    let expected = valid().replace("sk-old", "sk-fresh-1").replace("r-0", "r-1").replace("1.50", "2.50");
+    assert_eq!(fake.login_file(), expected);
+    // What the killed one had made is nobody's before long.
+    for lock in ["agent.lock", "agent.lock.old"] {
+        fs::remove_dir(fake.host.path(lock)).unwrap();
+    }
+    fake.has_nothing_left();
+    // Of another login than the one it came for, it is none.
+    fake.login(&OVER.replace("r-0", "r-1"));
+    let_it.send(()).unwrap();
+    succeeds(&fake.run(&vendor).output().unwrap());
+    assert_eq!((vendor.questions(), vendor.keys()), (1, vec!["sk-fresh-2".to_owned()]));
 }
