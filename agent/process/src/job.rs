@@ -6,8 +6,10 @@
 
 use crate::spawn::Child;
 use nix::{
+    poll::{PollFd, PollFlags, PollTimeout, poll},
     sys::{
-        signal::{Signal, killpg, raise},
+        signal::{SigSet, Signal, killpg, raise},
+        signalfd::{SfdFlags, SignalFd},
         termios::tcgetsid,
     },
     unistd::{Pid, getpgrp, getpid, getsid, isatty, setpgid, setsid, tcgetpgrp, tcsetpgrp},
@@ -116,8 +118,13 @@ impl Job {
         self.stopping.set(false);
         let had_foreground = self.gave_foreground.get();
         self.take_foreground();
+        // One of before belongs to the stop of before.
+        let was_continued = is_continued();
         let held = before_stop();
-        let _ = raise(Signal::SIGSTOP);
+        // Who continued this process meanwhile wants no stop any more, which would discard that.
+        if was_continued || !is_continued() {
+            let _ = raise(Signal::SIGSTOP);
+        }
         drop(held);
         if self.foreground_at_start || had_foreground {
             self.give_foreground(child);
@@ -146,6 +153,15 @@ impl Job {
             let _ = tcsetpgrp(terminal, getpgrp());
         }
     }
+}
+
+/// Whether a SIGCONT waits to be read.
+fn is_continued() -> bool {
+    let signals = SigSet::from_iter([Signal::SIGCONT]);
+    SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC).is_ok_and(|descriptor| {
+        let mut descriptors = [PollFd::new(descriptor.as_fd(), PollFlags::POLLIN)];
+        poll(&mut descriptors, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
+    })
 }
 
 fn is_terminal(stream: BorrowedFd<'_>) -> bool {

@@ -312,10 +312,9 @@ fn state(pid: Pid) -> Option<char> {
     fs::read_to_string(format!("/proc/{pid}/stat")).ok()?.rsplit_once(") ")?.1.chars().next()
 }
 
-#[test]
-fn a_stop_while_it_is_renewed_waits_until_that_is_written() {
+/// A run that renews its login while its agent runs on, and that is to stop: its answer waits for a word.
+fn stopping() -> (Fake, Vendor, mpsc::Sender<()>, Child, Pid) {
     let ((vendor, let_it), fake) = (waiting(), Fake::renewing("", &valid()));
-    // An agent that asks, and runs on.
     let asks = String::from_utf8(AGENT.to_vec()).unwrap().replace("cat <&3", "exec sleep 1000");
     fake.host.executable("fake", asks.as_bytes());
     let mut run = started(fake.run(&vendor));
@@ -329,6 +328,12 @@ fn a_stop_while_it_is_renewed_waits_until_that_is_written() {
     while !told.recv_timeout(LIMIT).unwrap().contains("the stop waits for a login") {}
     assert_ne!(state(launcher), Some('T'), "the answer would be nobody's");
     assert_eq!(fake.login_file(), valid());
+    (fake, vendor, let_it, run, launcher)
+}
+
+#[test]
+fn a_stop_while_it_is_renewed_waits_until_that_is_written() {
+    let (fake, vendor, let_it, mut run, launcher) = stopping();
     let_it.send(()).unwrap();
     let stops = Instant::now() + LIMIT;
     while state(launcher) != Some('T') {
@@ -343,7 +348,22 @@ fn a_stop_while_it_is_renewed_waits_until_that_is_written() {
     keys.push(vendor.keys.recv_timeout(LIMIT).unwrap());
     assert_eq!(keys, ["sk-old", "sk-fresh-1"]);
     kill(launcher, Signal::SIGTERM).unwrap();
-    assert_eq!(super::super::super::status(&run.wait_with_output().unwrap()), 143);
+    assert_eq!(wait(&mut run), Some(143));
+}
+
+#[test]
+fn a_stop_that_waited_is_none_where_it_was_taken_back_meanwhile() {
+    let (fake, _vendor, let_it, mut run, launcher) = stopping();
+    kill(launcher, Signal::SIGCONT).unwrap();
+    let_it.send(()).unwrap();
+    let ends = Instant::now() + LIMIT;
+    while !fake.login_file().contains("r-1") {
+        assert!(Instant::now() < ends, "it is not renewed");
+        thread::sleep(Duration::from_millis(5));
+    }
+    // Only who is not stopped passes it on.
+    kill(launcher, Signal::SIGTERM).unwrap();
+    assert_eq!(wait(&mut run), Some(143));
 }
 
 impl Fake {
