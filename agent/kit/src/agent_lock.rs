@@ -3,8 +3,15 @@
 
 use nix::{
     errno::Errno,
-    sys::stat::{Mode, mkdirat},
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+    sys::{
+        signal::{SigSet, Signal},
+        signalfd::{SfdFlags, SignalFd},
+        stat::{Mode, mkdirat},
+    },
 };
+use ringfence_base::error::chain;
+use ringfence_credentials::Renewal;
 use ringfence_files::Dir;
 use std::{
     ffi::{OsStr, OsString},
@@ -146,6 +153,66 @@ fn put_back(dir: &Dir, own: &OsStr, name: &OsStr) -> bool {
         let _ = dir.remove_dir(own);
     }
     is_back
+}
+
+/// The agent's own locks for as long as it renews: it would send the same token. No signal ends or stops this process while it has
+/// one: those of `signals` that come while it waits act once it has none, and whom they only stopped waits again.
+pub(crate) fn agent_locks(
+    renewal: &Renewal,
+    (patience, life): (Duration, Duration),
+    signals: &[Signal],
+    going_on: impl Fn() -> Result<(), String>,
+) -> Result<(Held, Vec<AgentLock>), String> {
+    let end = Instant::now() + patience;
+    loop {
+        let held = Held::new(signals).map_err(|error| error.to_string())?;
+        let worth_waiting = || {
+            going_on()?;
+            if held.is_waiting() { Err("a signal came".to_owned()) } else { Ok(()) }
+        };
+        let take = |path: &PathBuf| {
+            let left = end.saturating_duration_since(Instant::now());
+            AgentLock::take(path, life, left, worth_waiting).map_err(|error| chain(&error))
+        };
+        match renewal.locks.iter().map(take).collect() {
+            Ok(locks) => return Ok((held, locks)),
+            Err(_) if held.is_waiting() => {}
+            Err(why) => return Err(why),
+        }
+    }
+}
+
+/// Signals that would end or stop this process wait until it is dropped: an endpoint does not wait.
+pub(crate) struct Held {
+    before: SigSet,
+    /// Readable as long as one waits that would not without it.
+    waiting: SignalFd,
+}
+
+impl Held {
+    /// These signals.
+    ///
+    /// # Errors
+    /// As signalfd(2).
+    pub(crate) fn new(signals: &[Signal]) -> nix::Result<Self> {
+        let before = SigSet::thread_get_mask()?;
+        let own = signals.iter().copied().filter(|signal| !before.contains(*signal)).collect();
+        let waiting = SignalFd::with_flags(&own, SfdFlags::SFD_CLOEXEC)?;
+        own.thread_block()?;
+        Ok(Self { before, waiting })
+    }
+
+    /// Whether one came meanwhile.
+    fn is_waiting(&self) -> bool {
+        let mut descriptors = [PollFd::new(self.waiting.as_fd(), PollFlags::POLLIN)];
+        poll(&mut descriptors, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let _ = self.before.thread_set_mask();
+    }
 }
 
 #[cfg(test)]

@@ -5,19 +5,13 @@
 //! answer can be kept, and as seldom as can be.
 
 use super::{
-    agent_lock::AgentLock,
+    agent_lock::{Held, agent_locks},
     attempts::{self, Attempts, Outcome},
     say,
     token_endpoint::{self, Unanswered},
     unwritten::{Unwritten, Written, is_still, put_kept, write_lock},
 };
-use nix::{
-    poll::{PollFd, PollFlags, PollTimeout, poll},
-    sys::{
-        signal::{SigSet, Signal},
-        signalfd::{SfdFlags, SignalFd},
-    },
-};
+use nix::sys::signal::Signal;
 use ringfence_base::{
     error::chain,
     lock::{Lock, LockError},
@@ -26,8 +20,7 @@ use ringfence_credentials::{Error, Login, Renewal, Secret, Source};
 use ringfence_files::{self as files, Access, Dir, Others, ResolvedPath};
 use std::{
     ffi::OsStr,
-    os::fd::AsFd as _,
-    path::{Path, PathBuf},
+    path::Path,
     sync::{
         Mutex, MutexGuard, PoisonError, TryLockError,
         atomic::{AtomicBool, Ordering},
@@ -273,7 +266,7 @@ impl Renewer {
             require_unspent(&attempts, &old.token).map_err(failed)?;
         }
         // Signals wait from the agent's locks on, which would outlive this process.
-        let (_signals, _theirs) = agent_locks(renewal, worth_waiting).map_err(failed)?;
+        let (_signals, _theirs) = agent_locks(renewal, LOCKED, &HELD, worth_waiting).map_err(failed)?;
         // So may the agent.
         let read = login.read();
         let Some(due) = self.due(&read, is_refused, run) else { return read };
@@ -307,7 +300,7 @@ impl Renewer {
     ) -> Result<bool, String> {
         let Ok(Some(old)) = login.renewable() else { return Ok(false) };
         let Some(beside) = attempts.beside(&old.token) else { return Ok(false) };
-        let _signals = Held::new().map_err(|error| error.to_string())?;
+        let _signals = Held::new(&HELD).map_err(|error| error.to_string())?;
         let is_put = put_kept((login, renewal), place, beside, &old.token)?;
         if is_put {
             // It was renewed, but not only now.
@@ -370,7 +363,7 @@ impl Renewer {
         self.require_going_on()?;
         // Nobody but the process that asks knows any more what came, where this one ends meanwhile; but for what it kept by then.
         let begun = format!("it was begun, and not ended; {ADVICE}");
-        let noted = attempts.note_spent(&old.token, Some(to_come.name()), begun);
+        let noted = attempts.note_spent(&old.token, Some(to_come.own_name()), begun);
         noted.map_err(|error| format!("what is done cannot be put on record: {error}"))?;
         let is_due = || match login.renewable() {
             Ok(Some(there)) if there.token == old.token => Ok(()),
@@ -447,61 +440,6 @@ fn lock(
             }
             Err(error) => return Err(chain(&error)),
         }
-    }
-}
-
-/// The agent's own locks for as long as it renews: it would send the same token. No signal ends or stops this process while it has
-/// one: those that come while it waits act once it has none, and whom they only stopped waits again.
-fn agent_locks(
-    renewal: &Renewal,
-    going_on: impl Fn() -> Result<(), String>,
-) -> Result<(Held, Vec<AgentLock>), String> {
-    let (patience, life) = LOCKED;
-    let end = Instant::now() + patience;
-    loop {
-        let signals = Held::new().map_err(|error| error.to_string())?;
-        let worth_waiting = || {
-            going_on()?;
-            if signals.is_waiting() { Err("a signal came".to_owned()) } else { Ok(()) }
-        };
-        let take = |path: &PathBuf| {
-            let left = end.saturating_duration_since(Instant::now());
-            AgentLock::take(path, life, left, worth_waiting).map_err(|error| chain(&error))
-        };
-        match renewal.locks.iter().map(take).collect() {
-            Ok(locks) => return Ok((signals, locks)),
-            Err(_) if signals.is_waiting() => {}
-            Err(why) => return Err(why),
-        }
-    }
-}
-
-/// Signals that would end or stop this process wait until it is dropped: an endpoint does not wait.
-struct Held {
-    before: SigSet,
-    /// Readable as long as one waits that would not without it.
-    waiting: SignalFd,
-}
-
-impl Held {
-    fn new() -> nix::Result<Self> {
-        let before = SigSet::thread_get_mask()?;
-        let own = HELD.into_iter().filter(|signal| !before.contains(*signal)).collect();
-        let waiting = SignalFd::with_flags(&own, SfdFlags::SFD_CLOEXEC)?;
-        own.thread_block()?;
-        Ok(Self { before, waiting })
-    }
-
-    /// Whether one came meanwhile.
-    fn is_waiting(&self) -> bool {
-        let mut descriptors = [PollFd::new(self.waiting.as_fd(), PollFlags::POLLIN)];
-        poll(&mut descriptors, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
-    }
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        let _ = self.before.thread_set_mask();
     }
 }
 

@@ -43,7 +43,7 @@ impl Dir {
 
 impl Prepared {
     /// Its name until it is put in place.
-    pub fn name(&self) -> &OsStr {
+    pub fn own_name(&self) -> &OsStr {
         &self.new
     }
 
@@ -247,7 +247,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let dir = Dir::open(root.path()).unwrap();
         let mut prepared = dir.prepare(OsStr::new("login"), Access::Mode(0o640), 64).unwrap();
-        fs::remove_file(root.path().join(prepared.name())).unwrap();
+        fs::remove_file(root.path().join(prepared.own_name())).unwrap();
         let kept = prepared.keep(b"to come").unwrap();
         assert_eq!(fs::read_to_string(&kept).unwrap(), "to come");
         assert_eq!(fs::metadata(&kept).unwrap().permissions().mode() & 0o7777, 0o640);
