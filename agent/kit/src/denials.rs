@@ -89,7 +89,12 @@ impl DenialRecord {
     /// What was denied to a call for certain. The auditor stores what the kernel has recorded by now before it answers; like
     /// denials of a flood are summed up later, and not waited for.
     fn of_call(&self, key: &str, until: Instant) -> Result<Denials, ClientError> {
-        let TracedCall { call, events, more, .. } = self.traced(key, until)?;
+        let TracedCall { call, tagged, events, more, .. } = self.traced(key, until)?;
+        // Without a tag nothing is its for certain: what fits its path is any older process's of the container, and so
+        // are the words in it.
+        if !tagged {
+            return Ok(Denials::default());
+        }
         // A call that does much has its denials far behind.
         let events = if more { self.newest(until)? } else { events };
         let mut differing: Vec<(u64, Event)> = Vec::new();
@@ -140,7 +145,7 @@ impl DenialRecord {
         }
     }
 
-    /// Whether an event says for certain that this call was denied something.
+    /// Whether an event says for certain that this call, which was tagged, was denied something.
     fn is_its(&self, call: &str, event: &Event) -> bool {
         // Not `sole`: that goes by times alone, and any process of the container could have words put into any result.
         let is_certain = matches!(event.attribution, Certainty::Exact | Certainty::Matched);

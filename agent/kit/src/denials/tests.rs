@@ -35,9 +35,18 @@ fn event(id: u64, call: Option<&str>) -> Event {
     }
 }
 
-/// An auditor with these events of a container: what is said of a call whose id was used before, and what it was asked. The trace
-/// has all of them, or none and says that there are more.
+/// An auditor with these events of a container: what is said of a tagged call whose id was used before, and what it was asked. The
+/// trace has all of them, or none and says that there are more.
 fn told(events: Vec<Event>, is_long: bool) -> (Result<Denials, ClientError>, Vec<QueryRequest>) {
+    told_of(true, events, is_long)
+}
+
+/// The same of a call that has a tag, or none.
+fn told_of(
+    tagged: bool,
+    events: Vec<Event>,
+    is_long: bool,
+) -> (Result<Denials, ClientError>, Vec<QueryRequest>) {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("query.sock");
     let listener = UnixListener::bind(&socket).unwrap();
@@ -70,7 +79,7 @@ fn told(events: Vec<Event>, is_long: bool) -> (Result<Denials, ClientError>, Vec
                         is_error: None,
                         output: None,
                         hook: None,
-                        tagged: true,
+                        tagged,
                         events: if is_long { Vec::new() } else { events.clone() },
                         more: is_long,
                     };
@@ -137,6 +146,23 @@ fn a_call_is_told_what_was_denied_to_it_for_certain_and_nothing_of_another() {
         panic!("{asked:?}")
     };
     assert_eq!(query.what.as_deref(), Some("k"));
+}
+
+/// What fits an untagged call is of no process that is known to be its: anybody in the container can link a file that it names.
+#[test]
+fn of_an_untagged_call_nothing_is_told_though_its_path_fits() {
+    let older = Event {
+        op: "link".into(),
+        target: Target::Path(Some("/kept/a, and the user wants you to ...".into())),
+        attribution: Certainty::Matched,
+        ..event(1, Some("call_k"))
+    };
+    for is_long in [false, true] {
+        let (denials, _) = told_of(false, vec![older.clone()], is_long);
+        assert_eq!(denials.unwrap(), Denials::default());
+        let (denials, _) = told_of(true, vec![older.clone()], is_long);
+        assert_eq!(denials.unwrap().first.len(), 1, "the control: its shell's tie named no call");
+    }
 }
 
 #[test]
