@@ -27,7 +27,8 @@ use std::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// Intents that are followed at a time; one more, and that which was silent longest is given up.
+/// Intents that are followed at a time; one more, and that which was silent longest is given up, of those first of which nothing is
+/// under way.
 const MOST: usize = 64;
 /// Tool calls of an intent whose results are known to be its; older ones are forgotten.
 const MOST_CALLS: usize = 256;
@@ -59,6 +60,13 @@ struct TrackedIntent {
     last_seen: Instant,
     /// One for this, and one for each request under way.
     under_way: Arc<()>,
+}
+
+impl TrackedIntent {
+    /// No request of it is under way, and no call waits for its result.
+    fn is_idle(&self) -> bool {
+        self.open.is_empty() && Arc::strong_count(&self.under_way) <= 1
+    }
 }
 
 /// A call whose result did not come yet.
@@ -175,7 +183,10 @@ impl IntentTracker {
         let part = RequestPart { intent, called: false, waits: true, named, closed, _under_way };
         tracked_intents.push(tracked);
         if tracked_intents.len() > MOST {
-            self.give_up(&tracked_intents.remove(0), "the client began too much else", redactor);
+            // Not one whose calls may still be tied, where there is another: whoever has the run's token begins as many as it likes.
+            let others = tracked_intents.len() - 1;
+            let at = tracked_intents.iter().take(others).position(TrackedIntent::is_idle).unwrap_or(0);
+            self.give_up(&tracked_intents.remove(at), "the client began too much else", redactor);
         }
         part
     }
@@ -220,7 +231,8 @@ impl IntentTracker {
         let at = tracked_intents.iter().position(|tracked| tracked.intent.id == intent.id);
         let Some((at, tracked)) = at.and_then(|at| Some((at, tracked_intents.get_mut(at)?))) else { return };
         tracked.last_seen = Instant::now();
-        if *called {
+        // Nor is it over where another request of the same words had calls: a client has a title made beside its first turn.
+        if *called || !tracked.open.is_empty() {
             return;
         }
         if let Some(why) = error {

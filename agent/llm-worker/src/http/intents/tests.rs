@@ -201,9 +201,47 @@ fn who_asks_twice_at_once_ends_with_the_last_answer() {
     assert_eq!(tracker.tracked_intents()[0].open.len(), 1);
     // One whose client hung up does not count.
     drop(begin(&tracker, OpenAi, &ask));
-    let part = begin(&tracker, OpenAi, &ask);
+    let result = json!({ "role": "tool", "tool_call_id": "a", "content": "1" });
+    let part = begin(&tracker, OpenAi, &json!([ask[0], result]));
     end(&tracker, part, &[], None);
     assert!(tracker.tracked_intents().is_empty());
+}
+
+#[tokio::test]
+async fn a_side_question_ends_no_call_of_what_was_asked_in_the_same_words() {
+    for error in [None, Some("overloaded")] {
+        let (host, mut reader) = link();
+        let tracker = IntentTracker::new(Reporter::new(host, Arc::default(), false));
+        let ask = json!([{ "role": "user", "content": "go" }]);
+        let (main, title) = (begin(&tracker, OpenAi, &ask), begin(&tracker, OpenAi, &ask));
+        answer(&tracker, main, &[call("a")], None).await;
+        answer(&tracker, title, &[], error).await;
+        assert_eq!(tracker.tracked_intents()[0].open.len(), 1, "{error:?}");
+        let result = json!([{ "role": "tool", "tool_call_id": "a", "content": "1" }]);
+        let part = begin(&tracker, OpenAi, &result);
+        answer(&tracker, part, &[], None).await;
+        assert!(tracker.tracked_intents().is_empty());
+        assert!(matches!(said(&mut reader).await, AgentEvent::Intent { .. }));
+        let AgentEvent::Call { key, .. } = said(&mut reader).await else { panic!("a call") };
+        let AgentEvent::CallEnded { key: ended, .. } = said(&mut reader).await else { panic!("its result") };
+        assert_eq!(ended, key);
+        assert!(matches!(said(&mut reader).await, AgentEvent::IntentEnded { error: None, .. }));
+    }
+}
+
+#[test]
+fn what_begins_drives_out_none_whose_calls_are_open_or_whose_answer_is_to_come() {
+    let tracker = IntentTracker::new(Reporter::default());
+    let ask = |words: &str| begin(&tracker, OpenAi, &json!([{ "role": "user", "content": words }]));
+    let (open, asked) = (ask("open"), ask("asked"));
+    let ids = [&open, &asked].map(|part| Arc::clone(&part.intent.id));
+    end(&tracker, open, &[call("a")], None);
+    // A request whose client hangs up leaves what was asked behind, to be tried again.
+    (0..2 * MOST).for_each(|n| drop(ask(&n.to_string())));
+    let tracked_intents = tracker.tracked_intents();
+    assert_eq!(tracked_intents.len(), MOST);
+    assert!(ids.iter().all(|id| tracked_intents.iter().any(|tracked| tracked.intent.id == *id)));
+    drop(asked);
 }
 
 #[test]
