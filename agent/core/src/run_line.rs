@@ -32,8 +32,6 @@ use std::{
 
 mod ties;
 
-use ties::TieError;
-
 /// Most lines of one user, subordinate ids included.
 pub(crate) const LINES_PER_UID: usize = 16;
 /// Most lines of all users but root, who has as many.
@@ -160,20 +158,18 @@ impl<E: Enforcer> Server<E> {
             match said {
                 ToCore::Report(event) => self.note(whose, Payload::Event(event)),
                 ToCore::Tie { number, parent } => {
-                    let answer = answer(self.tie(whose, parent, beside));
-                    let tagged = match &answer {
-                        Answer::Tagged { tag, container } => {
-                            Some(Payload::Tagged { tag: *tag, container: container.clone() })
-                        }
-                        _ => None,
-                    };
+                    let tied = self.tie(whose, parent, beside);
+                    // On record even where the tie came too late: what has the tag would be nobody's.
+                    let tagged = ties::tag(&tied)
+                        .map(|tag| Payload::Tagged { tag, container: whose.container.clone() });
+                    let answer = ties::answer(tied);
                     // A tool waits for it, and nobody for the report, which still goes before all that is said of the tag here.
                     let sent = conn.send(&ToWorker::Answer { number, answer });
                     tagged.into_iter().for_each(|payload| self.note(whose, payload));
                     sent?;
                 }
                 ToCore::CouldBeTied { number, parent } => {
-                    let answer = answer(self.could_be_tied(whose, parent, beside));
+                    let answer = ties::answer(self.could_be_tied(whose, parent, beside));
                     conn.send(&ToWorker::Answer { number, answer })?;
                 }
                 ToCore::DeniedSoFar { number } => {
@@ -191,10 +187,6 @@ impl<E: Enforcer> Server<E> {
             thread::sleep(pace.step(Instant::now()));
         }
     }
-}
-
-fn answer(result: Result<Answer, TieError>) -> Answer {
-    result.unwrap_or_else(|error| Answer::Refused(chain(&error)))
 }
 
 /// A connection for reports: its messages are short, and each comes in time.

@@ -4,7 +4,9 @@
 
 use super::{access::WithDescriptors, calls::CallKey, frame::FrameReader, service::OrderAssembler};
 use ringfence_wire::{
-    agent::{AgentCounts, Answer, Denials, MAX_REPORT, PeerIdentity, ToCore, ToWorker, WorkerCounts},
+    agent::{
+        AgentCounts, Answer, Denials, MAX_REPORT, NotTied, PeerIdentity, ToCore, ToWorker, WorkerCounts,
+    },
     frame::framed,
     rights,
     trace::AgentEvent,
@@ -67,6 +69,9 @@ pub(crate) enum Error {
     /// It says no.
     #[error("{0}")]
     Refused(String),
+    /// A process is not tied to a call.
+    #[error("{1}")]
+    NotTied(NotTied, String),
     /// Nothing came.
     #[error("the daemon does not answer")]
     Silent,
@@ -403,6 +408,7 @@ impl CoreClient {
         };
         match timeout(PATIENCE, asked).await {
             Ok(Ok(Answer::Refused(why))) => Err(Error::Refused(why)),
+            Ok(Ok(Answer::NotTied { kind, why })) => Err(Error::NotTied(kind, why)),
             Ok(answer) => answer,
             Err(_) => Err(Error::Silent),
         }

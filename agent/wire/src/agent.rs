@@ -152,14 +152,14 @@ pub enum ToCore {
         number: u64,
     },
     /// Tie the parent of the process at the other end of the connection beside this to a tool call. Of a run's worker, on the
-    /// run's own line. Answered by [`Answer::Tagged`].
+    /// run's own line. Answered by [`Answer::Tagged`] or [`Answer::NotTied`].
     Tie {
         /// As a speaker's.
         number: u64,
-        /// Process id of that parent, as [`Answer::CommandLine`] has it: it is refused where it is another by now.
+        /// Process id of that parent, as [`Answer::CommandLine`] has it: it is not tied where it is another by now.
         parent: u32,
     },
-    /// Could it be tied? Answered by [`Answer::CouldBeTied`].
+    /// Could it be tied? Answered by [`Answer::CouldBeTied`] or [`Answer::NotTied`].
     CouldBeTied {
         /// As a speaker's.
         number: u64,
@@ -210,12 +210,31 @@ pub enum Answer {
     },
     /// The process has no tag, and would have been given one.
     CouldBeTied,
+    /// It is not tied, or could not be.
+    NotTied {
+        /// What that says of the call.
+        kind: NotTied,
+        /// Why.
+        why: String,
+    },
     /// So many operations of the container were denied since it began, recorded or not.
     DeniedSoFar(u64),
     /// What was denied to a call, as far as that is certain.
     Denials(Denials),
     /// No, and why.
     Refused(String),
+}
+
+/// What it says of a call that a process which runs its words is not tied to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NotTied {
+    /// Nothing: the process is not of the run's container, or works for a call already.
+    Excused,
+    /// It may be the call's own all the same.
+    Unfit,
+    /// It has this tag, and so will all that it starts; but who asked has ended, and the command may have begun before.
+    Late(u64),
 }
 
 /// What the kernel denied to one tool call.

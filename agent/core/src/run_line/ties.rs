@@ -11,12 +11,13 @@ use crate::{
     server::Server,
     state::State,
 };
+use ringfence_base::error::chain;
 use ringfence_bpf::TaskError;
 use ringfence_process::{
     parent::Parent,
     peer::{Peer, PeerError, Process, alive},
 };
-use ringfence_wire::agent::Answer;
+use ringfence_wire::agent::{Answer, NotTied};
 use std::os::{
     fd::{AsFd, OwnedFd},
     unix::net::UnixStream,
@@ -59,6 +60,12 @@ pub(super) enum TieError {
     /// It works for a call.
     #[error("process {0} works for a tool call already")]
     Tagged(u32),
+    /// Nobody waited any more, and the command may have begun before it had its tag.
+    #[error("the process that connected has ended, and the one that started it is tied too late")]
+    Late {
+        /// The tag that it has now.
+        tag: u64,
+    },
     /// Tag, identity.
     #[error(transparent)]
     Task(#[from] TaskError),
@@ -67,21 +74,53 @@ pub(super) enum TieError {
     New(#[from] NewTagError),
 }
 
+impl TieError {
+    /// What it says of the call whose words the shell runs.
+    fn kind(&self) -> NotTied {
+        match self {
+            Self::NotOurs(_) | Self::Tagged(_) => NotTied::Excused,
+            Self::Late { tag } => NotTied::Late(*tag),
+            Self::Descriptors(_)
+            | Self::Peer(_)
+            | Self::Parent(_)
+            | Self::Threads { .. }
+            | Self::Children(_)
+            | Self::Traced(_)
+            | Self::OtherUser(_)
+            | Self::Task(_)
+            | Self::New(_) => NotTied::Unfit,
+        }
+    }
+}
+
+/// What a question for a tie is answered with.
+pub(super) fn answer(result: Result<Answer, TieError>) -> Answer {
+    result.unwrap_or_else(|error| Answer::NotTied { kind: error.kind(), why: chain(&error) })
+}
+
+/// The tag that a shell was given, whatever else went wrong.
+pub(super) fn tag(result: &Result<Answer, TieError>) -> Option<u64> {
+    match result {
+        Ok(Answer::Tagged { tag, .. }) | Err(TieError::Late { tag }) => Some(*tag),
+        Ok(_) | Err(_) => None,
+    }
+}
+
 impl<E: Enforcer> Server<E> {
     /// Tags the shell that started the process at the other end of the connection. `parent`: its process id.
     ///
     /// # Errors
     /// [`TieError`].
     pub(super) fn tie(&self, whose: &Whose, parent: u32, beside: Vec<OwnedFd>) -> Result<Answer, TieError> {
-        let tie = Tie::of(parent, beside)?;
+        let tie = self.checked(whose, parent, beside)?;
         let tag = new_tag()?;
         let state = self.state();
+        // By now.
         tie.check(&state, whose)?;
         state.kernel.tag(tie.shell.pidfd.as_fd(), tag)?;
         drop(state);
-        // Nobody waited any more, and the command may have begun before: the tag is no call's.
         if !alive(tie.peer.pidfd.as_fd()) {
-            return Err(PeerError::Gone.into());
+            return Err(TieError::Late { tag: tag.get() });
         }
         tracing::debug!("container {}: process {} tied to a call", whose.container, tie.shell.pid);
         Ok(Answer::Tagged { tag: tag.get(), container: whose.container.clone() })
@@ -97,8 +136,17 @@ impl<E: Enforcer> Server<E> {
         parent: u32,
         beside: Vec<OwnedFd>,
     ) -> Result<Answer, TieError> {
-        Tie::of(parent, beside)?.check(&self.state(), whose)?;
+        self.checked(whose, parent, beside)?;
         Ok(Answer::CouldBeTied)
+    }
+
+    /// A shell that may be tied. Whose it is comes first: what another container's does says nothing of a call, whatever else is
+    /// wrong with it.
+    fn checked(&self, whose: &Whose, parent: u32, beside: Vec<OwnedFd>) -> Result<Tie, TieError> {
+        let tie = Tie::of(parent, beside)?;
+        tie.check(&self.state(), whose)?;
+        tie.is_fresh()?;
+        Ok(tie)
     }
 }
 
@@ -112,7 +160,7 @@ struct Tie {
 }
 
 impl Tie {
-    /// What /proc has of the two, if that is as it has to be.
+    /// The two, as far as they can be told.
     fn of(parent: u32, beside: Vec<OwnedFd>) -> Result<Self, TieError> {
         let [connection] =
             <[OwnedFd; 1]>::try_from(beside).map_err(|all| TieError::Descriptors(all.len()))?;
@@ -122,13 +170,19 @@ impl Tie {
         if shell.pid != parent {
             return Err(TieError::Parent(parent));
         }
+        Ok(Self { connection, peer, shell })
+    }
+
+    /// Whether what /proc has of them is as it has to be.
+    fn is_fresh(&self) -> Result<(), TieError> {
+        let Self { peer, shell, .. } = self;
         let [of_peer, of_shell] = [&peer.pidfd, &shell.pidfd].map(|pidfd| Process::of(pidfd.as_fd()));
-        check(&peer, &of_peer?, &of_shell?, &shell.children()?)?;
+        check(peer, &of_peer?, &of_shell?, &shell.children()?)?;
         // The two were parent and child all along.
         if !shell.is_still(peer.pidfd.as_fd())? {
-            return Err(TieError::Parent(parent));
+            return Err(TieError::Parent(shell.pid));
         }
-        Ok(Self { connection, peer, shell })
+        Ok(())
     }
 
     /// What the kernel has of them.

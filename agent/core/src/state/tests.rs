@@ -3,13 +3,16 @@
 use super::*;
 use crate::enroll;
 use ringfence_bpf::{Membership, PolicyError, TaskError};
-use ringfence_process::peer::Process;
+use ringfence_process::peer::{Process, alive};
 use ringfence_wire::status::Mode;
 use std::{
     collections::{BTreeMap, HashMap, hash_map::Entry},
     fs,
     num::NonZeroU64,
-    os::{fd::BorrowedFd, unix::ffi::OsStrExt},
+    os::{
+        fd::{AsFd, BorrowedFd, OwnedFd},
+        unix::{ffi::OsStrExt, net::UnixStream},
+    },
     path::Path,
     process::{Child, Command, Stdio},
     sync::Mutex,
@@ -30,6 +33,8 @@ pub(crate) struct Inner {
     pub unknown_calls: Vec<String>,
     /// The container that every connection came from.
     pub caller: Option<ContainerId>,
+    /// A process and its connection, which ends that process: before it is said that another one was tagged.
+    pub ends_at_tag: Option<(UnixStream, OwnedFd)>,
 }
 
 impl FakeKernel {
@@ -121,13 +126,20 @@ impl Enforcer for FakeKernel {
 
     fn tag(&self, pidfd: BorrowedFd<'_>, call: NonZeroU64) -> Result<(), TaskError> {
         let pid = pid(pidfd)?;
-        self.with(|inner| match inner.calls.entry(pid) {
+        let ends = self.with(|inner| match inner.calls.entry(pid) {
             Entry::Occupied(_) => Err(TaskError::Tagged),
             Entry::Vacant(free) => {
                 free.insert(call.get());
-                Ok(())
+                Ok(inner.ends_at_tag.take())
             }
-        })
+        })?;
+        if let Some((connection, process)) = ends {
+            connection.shutdown(std::net::Shutdown::Both).unwrap();
+            while alive(process.as_fd()) {
+                std::thread::sleep(std::time::Duration::from_millis(5));
+            }
+        }
+        Ok(())
     }
 
     fn call(&self, pidfd: BorrowedFd<'_>) -> Result<Option<NonZeroU64>, TaskError> {

@@ -19,17 +19,19 @@ mod text;
 pub(crate) use outstanding::{Outstanding, Waiting};
 
 use crate::{
+    calls::CallKey,
     core_client::{CoreClient, Error, RefusedParty},
     report::now,
 };
 use outstanding::{Claim, Finished};
 use ringfence_wire::{
+    agent::NotTied,
     tie::{Done, Heard, MAX_LINE, Said, Sure},
     trace::{AgentEvent, MAX_ID, MAX_SESSION, MAX_TEXT, Refusal},
 };
 use std::{
     collections::VecDeque,
-    os::fd::AsFd,
+    os::fd::{AsFd, OwnedFd},
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
@@ -37,8 +39,8 @@ use text::Places;
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
     net::{UnixListener, UnixStream},
-    sync::Semaphore,
-    time::timeout,
+    sync::{OwnedSemaphorePermit, Semaphore},
+    time::{Instant, timeout, timeout_at},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -51,9 +53,8 @@ const FIRST: Duration = Duration::from_secs(2);
 const LINE: Duration = Duration::from_millis(300);
 /// How long one may take from then on.
 const TIME: Duration = Duration::from_secs(10);
-
-/// What the core's refusal says where one of the two processes has ended.
-const GONE: &str = "the process has ended";
+/// How long it may wait until it is known whether others with the same words are tied: longer than the core is waited for.
+const TURN: Duration = Duration::from_secs(60);
 
 /// What ties calls to processes.
 pub(crate) struct Ties {
@@ -89,19 +90,18 @@ impl Ties {
             silent.push_back(own.clone());
             let ties = Arc::clone(&ties);
             tokio::spawn(async move {
-                let _permit = permit;
                 if speaks(&stream, &own).await {
-                    let _ = timeout(TIME, ties.hear(stream)).await;
+                    let _ = timeout(TIME, ties.hear(stream, Arc::new(permit))).await;
                 }
             });
         }
     }
 
     /// Answers the one line that a process says.
-    async fn hear(&self, mut stream: UnixStream) -> Option<()> {
+    async fn hear(&self, mut stream: UnixStream, place: Arc<OwnedSemaphorePermit>) -> Option<()> {
         let line = timeout(LINE, line(&mut stream)).await.ok()??;
         let heard = match serde_json::from_slice::<Said>(&line).ok()? {
-            Said::Tie { call } => match self.tie(&stream, call.as_deref()).await {
+            Said::Tie { call } => match self.tie(&stream, call.as_deref(), &place).await {
                 Ok(sure) => Heard::Tied(sure),
                 Err(why) => Heard::Refused(why),
             },
@@ -115,9 +115,14 @@ impl Ties {
         stream.write_all(&answer).await.ok()
     }
 
-    async fn tie(&self, stream: &UnixStream, call: Option<&str>) -> Result<Sure, String> {
+    async fn tie(
+        &self,
+        stream: &UnixStream,
+        call: Option<&str>,
+        place: &Arc<OwnedSemaphorePermit>,
+    ) -> Result<Sure, String> {
         let counts = self.host.counts();
-        match self.tied(stream, call).await {
+        match self.tied(stream, call, place).await {
             Ok(sure) => {
                 counts.tags.fetch_add(1, Ordering::Relaxed);
                 Ok(sure)
@@ -133,53 +138,24 @@ impl Ties {
         }
     }
 
-    async fn tied(&self, stream: &UnixStream, call: Option<&str>) -> Result<Sure, String> {
+    async fn tied(
+        &self,
+        stream: &UnixStream,
+        call: Option<&str>,
+        place: &Arc<OwnedSemaphorePermit>,
+    ) -> Result<Sure, String> {
         if call.is_some_and(|call| call.is_empty() || call.len() > MAX_ID) {
             return Err("that is no call's id".to_owned());
         }
         let (parent, arguments) =
             self.host.command_line(stream.as_fd()).await.map_err(|error| error.to_string())?;
-        match self.outstanding.claim(call, &Places::of(&arguments))? {
-            Claim::Taken(key, sure) => {
-                let connection = stream.as_fd().try_clone_to_owned();
-                let (host, outstanding) = (self.host.clone(), Arc::clone(&self.outstanding));
-                // A task of its own: a tag that comes after the connection's time is reported all the same.
-                let tied = tokio::spawn(async move {
-                    let tied = match connection {
-                        Ok(connection) => host.tie(connection.as_fd(), parent).await,
-                        Err(error) => Err(Error::Refused(error.to_string())),
-                    };
-                    match &tied {
-                        Ok(tag) => {
-                            let (key, matched) = (key.as_str().to_owned(), sure == Sure::Matched);
-                            host.report(&AgentEvent::Tagged { key, tag: *tag, matched });
-                        }
-                        Err(Error::Refused(_)) => outstanding.give_back(&key),
-                        // The core may have tagged it.
-                        Err(Error::Silent | Error::Strange) => {}
-                    }
-                    tied
-                });
-                tied.await.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
-                Ok(sure)
-            }
-            Claim::Contested(key) => {
-                match self.host.could_be_tied(stream.as_fd(), parent).await {
-                    // What is another call's already says nothing of this one.
-                    Err(Error::Refused(why)) if !why.contains(GONE) => return Err(why),
-                    // Nor can it be told any more who it was: it had the words.
-                    Ok(()) | Err(_) => {}
-                }
-                if self.outstanding.contest(&key) {
-                    let (host, key) = (self.host.clone(), key.as_str().to_owned());
-                    tokio::spawn(async move {
-                        let event = AgentEvent::Contested { key };
-                        host.report_patiently(&event, &CancellationToken::new()).await
-                    });
-                }
-                Err("the call has a process already".to_owned())
-            }
-        }
+        let connection = stream.as_fd().try_clone_to_owned().map_err(|error| error.to_string())?;
+        let shell = Shell { connection, pid: parent, arguments, _place: Arc::clone(place) };
+        let (host, outstanding) = (self.host.clone(), Arc::clone(&self.outstanding));
+        let call = call.map(str::to_owned);
+        // A task of its own: what comes of it after the connection's time is reported all the same.
+        let tied = tokio::spawn(async move { shell.tied(&host, &outstanding, call.as_deref()).await });
+        tied.await.map_err(|error| error.to_string())?
     }
 
     /// Reports what a hook says of a call that is over. Of what is no call of the run's model nothing is recorded: whoever speaks
@@ -207,6 +183,94 @@ impl Ties {
         tracing::debug!("a tie was refused: {why}");
         let (what, why) = ("tie".to_owned(), why.chars().take(MAX_TEXT).collect());
         self.host.report(&AgentEvent::Refused(Refusal { what, why, pid: None, uid: None, container: None }));
+    }
+}
+
+/// A shell that says it runs a call.
+struct Shell {
+    /// Of the process that it started.
+    connection: OwnedFd,
+    /// Process id.
+    pid: u32,
+    arguments: Vec<String>,
+    /// Its connection's, of which there are [`CONNECTIONS`].
+    _place: Arc<OwnedSemaphorePermit>,
+}
+
+impl Shell {
+    async fn tied(
+        &self,
+        host: &CoreClient,
+        outstanding: &Outstanding,
+        call: Option<&str>,
+    ) -> Result<Sure, String> {
+        let places = Places::of(&self.arguments);
+        let until = Instant::now() + TURN;
+        loop {
+            match outstanding.claim(call, &places)? {
+                Claim::Taken(key, sure) => return self.take(host, outstanding, key, sure).await,
+                Claim::Contested(keys) => return self.contest(host, outstanding, keys).await,
+                // That other process may be one that takes no call.
+                Claim::Asked(settled) => timeout_at(until, settled.cancelled())
+                    .await
+                    .map_err(|_| "it is not known yet whether the call has a process".to_owned())?,
+            }
+        }
+    }
+
+    /// Has the shell tagged for a call that it has taken.
+    async fn take(
+        &self,
+        host: &CoreClient,
+        outstanding: &Outstanding,
+        key: CallKey,
+        sure: Sure,
+    ) -> Result<Sure, String> {
+        let tied = host.tie(self.connection.as_fd(), self.pid).await;
+        let (tag, is_sure) = match &tied {
+            Ok(tag) => (Some(*tag), true),
+            // Part of what it does is known to be the call's, if it is the call's.
+            Err(Error::NotTied(NotTied::Late(tag), _)) => (Some(*tag), false),
+            // The core may have tagged it.
+            Err(Error::Silent | Error::Strange) => (None, false),
+            Err(Error::Refused(_) | Error::NotTied(NotTied::Excused | NotTied::Unfit, _)) => (None, true),
+        };
+        if let Some(tag) = tag {
+            let (key, matched) = (key.as_str().to_owned(), sure == Sure::Matched);
+            host.report(&AgentEvent::Tagged { key, tag, matched });
+        }
+        outstanding.settle(&key, tag.is_some() || !is_sure);
+        if !is_sure {
+            contested(host, outstanding, &key).await;
+        }
+        tied.map(|_| sure).map_err(|error| error.to_string())
+    }
+
+    /// Has it told that these calls have another process, unless the word of this one is none.
+    async fn contest(
+        &self,
+        host: &CoreClient,
+        outstanding: &Outstanding,
+        keys: Vec<CallKey>,
+    ) -> Result<Sure, String> {
+        match host.could_be_tied(self.connection.as_fd(), self.pid).await {
+            // What is another call's already says nothing of this one.
+            Err(Error::NotTied(NotTied::Excused, why)) => return Err(why),
+            // What cannot be tied, or be told any more, had the words.
+            Ok(()) | Err(_) => {}
+        }
+        for key in &keys {
+            contested(host, outstanding, key).await;
+        }
+        Err("the call has a process already".to_owned())
+    }
+}
+
+/// Tells that nothing of a call is sure any more, once.
+async fn contested(host: &CoreClient, outstanding: &Outstanding, key: &CallKey) {
+    if outstanding.contest(key) {
+        let event = AgentEvent::Contested { key: key.as_str().to_owned() };
+        host.report_patiently(&event, &CancellationToken::new()).await;
     }
 }
 

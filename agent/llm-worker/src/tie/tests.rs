@@ -8,7 +8,11 @@ use ringfence_wire::{
 };
 use rustix::process::geteuid;
 use serde_json::{json, value::RawValue};
-use std::{os::unix::net::UnixStream as StdStream, sync::Mutex, thread};
+use std::{
+    os::unix::net::UnixStream as StdStream,
+    sync::{Mutex, atomic::AtomicU64},
+    thread,
+};
 use tokio::sync::mpsc;
 
 const PARENT: u32 = 77;
@@ -17,8 +21,10 @@ const LONG: Duration = Duration::from_secs(60);
 /// What the core said, and what it was told.
 #[derive(Default)]
 struct Core {
-    /// Why it refuses.
-    refuses: Option<&'static str>,
+    /// It refuses.
+    refuses: Option<NotTied>,
+    /// The next question alone.
+    refuses_once: Option<NotTied>,
     asked: Vec<&'static str>,
     said: Vec<AgentEvent>,
 }
@@ -26,6 +32,10 @@ struct Core {
 struct Rig {
     outstanding: Arc<Outstanding>,
     core: Arc<Mutex<Core>>,
+    /// While it is locked, the core answers nothing.
+    pause: Arc<tokio::sync::Mutex<()>>,
+    /// How many command lines were read.
+    read: Arc<AtomicU64>,
     arguments: Arc<Mutex<Vec<String>>>,
     path: std::path::PathBuf,
     _dir: tempfile::TempDir,
@@ -49,16 +59,21 @@ impl Rig {
         assert!(host.report_to(line));
         let arguments = Arc::new(Mutex::new(Vec::<String>::new()));
         let told = Arc::clone(&arguments);
+        let read = Arc::<AtomicU64>::default();
+        let reading = Arc::clone(&read);
         thread::spawn(move || {
             while let Ok((said, beside)) = supervisor.receive_with_descriptors::<ToCore>() {
                 let ToCore::CommandLine { number } = said else { panic!("{said:?}") };
                 assert_eq!(beside.len(), 1);
                 let answer = Answer::CommandLine { pid: PARENT, arguments: told.lock().unwrap().clone() };
                 supervisor.send(&ToWorker::Answer { number, answer }).unwrap();
+                reading.fetch_add(1, Ordering::Relaxed);
             }
         });
         let core = Arc::<Mutex<Core>>::default();
         let playing = Arc::clone(&core);
+        let pause = Arc::<tokio::sync::Mutex<()>>::default();
+        let paused = Arc::clone(&pause);
         thread::spawn(move || {
             while let Ok((said, beside)) = end.receive_with_descriptors::<ToCore>() {
                 let mut core = playing.lock().unwrap();
@@ -78,7 +93,13 @@ impl Rig {
                     other => panic!("{other:?}"),
                 };
                 assert_eq!((parent, beside.len()), (PARENT, 1));
-                let answer = core.refuses.map_or(answer, |why| Answer::Refused(why.to_owned()));
+                drop(core);
+                let _paused = paused.blocking_lock();
+                let mut core = playing.lock().unwrap();
+                let refused = core.refuses_once.take().or(core.refuses);
+                drop(core);
+                let answer =
+                    refused.map_or(answer, |kind| Answer::NotTied { kind, why: "the core says no".into() });
                 end.send(&ToWorker::Answer { number, answer }).unwrap();
             }
         });
@@ -88,7 +109,7 @@ impl Rig {
         let outstanding = Arc::<Outstanding>::default();
         let ties = Ties { host, outstanding: Arc::clone(&outstanding), uid };
         tokio::spawn(ties.serve(listener));
-        Self { outstanding, core, arguments, path, _dir: dir }
+        Self { outstanding, core, pause, read, arguments, path, _dir: dir }
     }
 
     fn waits(&self, id: &str, command: &str) -> (CallKey, Waiting) {
@@ -116,6 +137,12 @@ impl Rig {
         let mut said = serde_json::to_vec(&Said::Done(said)).unwrap();
         said.push(b'\n');
         self.say("", &said).await
+    }
+
+    async fn until(&self, is: impl Fn(&Self) -> bool) {
+        while !is(self) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
     }
 
     /// Waits until the core was told so much.
@@ -150,7 +177,7 @@ async fn a_call_is_tied_once_and_a_second_shell_makes_it_unsure() {
     assert!(matches!(&rig.told(2)[1], AgentEvent::Refused(refusal) if refusal.what == "tie"));
     assert_eq!(rig.core.lock().unwrap().asked, ["tie"]);
     // What works for a call already says nothing of this one.
-    rig.core.lock().unwrap().refuses = Some("it works for a call");
+    rig.core.lock().unwrap().refuses = Some(NotTied::Excused);
     assert!(is_refused(rig.tie(&script("toolu_1", "make"), Some("toolu_1")).await.as_ref()));
     assert!(matches!(&rig.told(3)[2], AgentEvent::Refused(_)));
     rig.core.lock().unwrap().refuses = None;
@@ -160,11 +187,11 @@ async fn a_call_is_tied_once_and_a_second_shell_makes_it_unsure() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_second_shell_that_is_gone_makes_it_unsure_too() {
+async fn a_second_shell_that_cannot_be_tied_makes_it_unsure_too() {
     let rig = Rig::new(geteuid().as_raw());
     let (key, _waiting) = rig.waits("toolu_1", "make");
     assert_eq!(rig.tie(&script("toolu_1", "make"), Some("toolu_1")).await, Some(Heard::Tied(Sure::Exact)));
-    rig.core.lock().unwrap().refuses = Some("the process has ended");
+    rig.core.lock().unwrap().refuses = Some(NotTied::Unfit);
     assert!(is_refused(rig.tie(&script("toolu_1", "make"), Some("toolu_1")).await.as_ref()));
     assert!(rig.told(3).contains(&AgentEvent::Contested { key: key.as_str().to_owned() }));
 }
@@ -173,13 +200,57 @@ async fn a_second_shell_that_is_gone_makes_it_unsure_too() {
 async fn what_the_core_refuses_is_not_taken() {
     let rig = Rig::new(geteuid().as_raw());
     let (key, _waiting) = rig.waits("toolu_1", "make");
-    rig.core.lock().unwrap().refuses = Some("another container");
+    rig.core.lock().unwrap().refuses = Some(NotTied::Excused);
     assert!(is_refused(rig.tie(&script("toolu_1", "make"), Some("toolu_1")).await.as_ref()));
     rig.core.lock().unwrap().refuses = None;
     let unnamed = rig.tie("/usr/bin/ringfence-runtime tie\nmake", None).await;
     assert_eq!(unnamed, Some(Heard::Tied(Sure::Matched)));
     let key = key.as_str().to_owned();
     assert!(rig.told(2).contains(&AgentEvent::Tagged { key, tag: 42, matched: true }));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_shell_that_is_tagged_too_late_has_the_call_and_makes_it_unsure() {
+    let rig = Rig::new(geteuid().as_raw());
+    let (key, _waiting) = rig.waits("toolu_1", "make");
+    rig.core.lock().unwrap().refuses = Some(NotTied::Late(43));
+    assert!(is_refused(rig.tie(&script("toolu_1", "make"), Some("toolu_1")).await.as_ref()));
+    let key = key.as_str().to_owned();
+    let said =
+        [AgentEvent::Tagged { key: key.clone(), tag: 43, matched: false }, AgentEvent::Contested { key }];
+    assert_eq!(rig.told(2)[..2], said, "what has the tag is known to be the call's, perhaps");
+    rig.core.lock().unwrap().refuses = None;
+    assert!(is_refused(rig.tie(&script("toolu_1", "make"), Some("toolu_1")).await.as_ref()));
+    assert_eq!(rig.core.lock().unwrap().asked, ["tie", "could be tied"], "it is not given back");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_shell_waits_for_what_becomes_of_another_with_its_words() {
+    for refused in [Some(NotTied::Unfit), None] {
+        let rig = Arc::new(Rig::new(geteuid().as_raw()));
+        let (key, _waiting) = rig.waits("toolu_1", "make");
+        rig.core.lock().unwrap().refuses_once = refused;
+        let paused = rig.pause.lock().await;
+        let tie = |rig: Arc<Rig>| async move { rig.tie(&script("toolu_1", "make"), Some("toolu_1")).await };
+        let first = tokio::spawn(tie(Arc::clone(&rig)));
+        rig.until(|rig| !rig.core.lock().unwrap().asked.is_empty()).await;
+        let second = tokio::spawn(tie(Arc::clone(&rig)));
+        rig.until(|rig| rig.read.load(Ordering::Relaxed) == 2).await;
+        drop(paused);
+        let (first, second) = (first.await.unwrap(), second.await.unwrap());
+        let contested = AgentEvent::Contested { key: key.as_str().to_owned() };
+        match refused {
+            Some(_) => {
+                assert!(is_refused(first.as_ref()));
+                assert_eq!(second, Some(Heard::Tied(Sure::Exact)));
+                assert!(!rig.told(2).contains(&contested));
+            }
+            None => {
+                assert_eq!(first, Some(Heard::Tied(Sure::Exact)));
+                assert!(is_refused(second.as_ref()) && rig.told(3).contains(&contested));
+            }
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

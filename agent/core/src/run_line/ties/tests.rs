@@ -176,6 +176,71 @@ fn a_shell_that_has_begun_is_not_tied() {
     assert_eq!(run.tag_of(own), None);
 }
 
+/// What such a shell starts has the tag: it is not nobody's, and the worker hears whose it is.
+#[test]
+fn a_shell_that_is_tagged_when_nobody_waits_any_more_is_on_record_with_its_tag() {
+    if !root() {
+        return;
+    }
+    let mut run = Run::start();
+    let shell = Shell::start("");
+    let own = shell.shell.id();
+    run.put([own, shell.peer()], run.id);
+    let process = Peer::of(&shell.connection).unwrap().pidfd;
+    let ends = (shell.connection.try_clone().unwrap(), process);
+    run.fixture.kernel.with(|inner| inner.ends_at_tag = Some(ends));
+    let ask = ToCore::Tie { number: 7, parent: own };
+    run.line.send_with_descriptors(&ask, &[shell.connection.as_fd()]).unwrap();
+    let ToWorker::Answer { number: 7, answer: Answer::NotTied { kind: NotTied::Late(tag), .. } } =
+        run.line.receive().unwrap()
+    else {
+        panic!("it is tied")
+    };
+    assert_eq!(run.tag_of(own), Some(tag));
+    // What comes behind it on the line was said after it was on record.
+    run.line.send_with_descriptors(&ask, &[]).unwrap();
+    run.line.receive::<ToWorker>().unwrap();
+    let link = run.fixture.server.state().link.clone();
+    let payloads: Vec<_> = link.take_reports().into_iter().map(|report| report.payload).collect();
+    let [Payload::LineOpened, Payload::Tagged { tag: told, container }] = payloads.as_slice() else {
+        panic!("{payloads:?}")
+    };
+    assert_eq!((*told, container), (tag, &run.whose.container));
+}
+
+/// What says nothing of a call is told apart from what does, whatever else is wrong with it.
+#[test]
+fn only_who_is_of_elsewhere_or_works_for_a_call_is_excused() {
+    if !root() {
+        return;
+    }
+    let run = Run::start();
+    let busy = Shell::start("sleep 60 & trap \"kill $!\" EXIT");
+    let own = busy.shell.id();
+    let kind = || {
+        let could = run.fixture.server.could_be_tied(&run.whose, own, busy.beside());
+        [run.tie(&busy), could].map(|result| match answer(result) {
+            Answer::NotTied { kind, .. } => kind,
+            answer => panic!("{answer:?}"),
+        })
+    };
+    assert_eq!(kind(), [NotTied::Excused; 2], "an ungoverned one");
+    run.put([own, busy.peer()], run.id);
+    assert_eq!(kind(), [NotTied::Unfit; 2]);
+    run.fixture.kernel.with(|inner| inner.calls.insert(own, 7));
+    assert_eq!(kind(), [NotTied::Excused; 2], "it works for a call");
+    let unfit = [
+        TieError::Descriptors(0),
+        PeerError::Gone.into(),
+        TieError::Parent(1),
+        TieError::Threads { shell: 1, threads: 2 },
+        TieError::Traced(1),
+        TieError::OtherUser(1),
+        TaskError::Gone.into(),
+    ];
+    assert!(unfit.iter().all(|error| error.kind() == NotTied::Unfit));
+}
+
 #[test]
 fn what_proc_says_has_to_fit() {
     let peer = Peer { pid: 20, uid: 1000, pidfd: std::fs::File::open("/dev/null").unwrap().into() };
@@ -225,7 +290,7 @@ fn a_tie_is_answered_on_the_line_and_told_before_what_the_run_says_of_it() {
     let json = serde_json::value::to_raw_value(&said).unwrap();
     run.line.send(&ToCore::Report(json)).unwrap();
     let refused = ask(&mut run, &ToCore::Tie { number: 9, parent });
-    assert!(matches!(refused, (9, Answer::Refused(_))), "the line goes on");
+    assert!(matches!(refused, (9, Answer::NotTied { kind: NotTied::Excused, .. })), "the line goes on");
     let link = run.fixture.server.state().link.clone();
     let all: Vec<_> =
         link.take_reports().into_iter().map(|report| (report.container, report.payload)).collect();
