@@ -280,7 +280,8 @@ mod tests {
             ALTER TABLE call_tags DROP COLUMN matched; DROP INDEX agent_calls_by_user;
             DROP INDEX agent_calls_by_user_and_agent;
             ALTER TABLE agent_calls DROP COLUMN hook_at; ALTER TABLE agent_calls DROP COLUMN hook_failed;
-            ALTER TABLE agent_calls DROP COLUMN hook_session; ALTER TABLE events DROP COLUMN lineage;";
+            ALTER TABLE agent_calls DROP COLUMN hook_session; ALTER TABLE events DROP COLUMN lineage;
+            ALTER TABLE refusals DROP COLUMN run;";
         writer.connection().execute_batch(&undo).expect("undoes");
         drop(writer);
         let writer = open(&file, 0).expect("opens").writer;

@@ -256,10 +256,10 @@ pub(crate) fn store(step: &Transaction<'_>, report: &CheckedReport) -> rusqlite:
         CheckedPayload::Event(AgentEvent::HookDone { key, session, failed, moment: _ }) => {
             hooks::done(step, report, key, (*failed, session.as_deref()))
         }
-        CheckedPayload::Event(AgentEvent::Refused(Refusal { what, why, pid, uid: peer, container })) => run(
-            "INSERT INTO refusals (agent, uid, at, what, why, pid, peer_uid, container)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
-            params![agent, uid, at, what, why, pid, peer, container],
+        CheckedPayload::Event(AgentEvent::Refused(Refusal { what, why, pid, uid: peer, container: of_peer })) => run(
+            "INSERT INTO refusals (agent, uid, at, what, why, pid, peer_uid, container, run)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
+            params![agent, uid, at, what, why, pid, peer, of_peer, container],
         ),
     }
 }

@@ -24,7 +24,8 @@ impl Reader {
             TraceTarget::All => ("?2 = 0", Box::new(0)),
             TraceTarget::Agent(name) => (NAMED, Box::new(name.clone())),
             TraceTarget::Intent(row) => (
-                "EXISTS (SELECT 1 FROM intents i WHERE i.row = ?2 AND i.agent = refusals.agent
+                // Runs of one user under one profile have one agent's name.
+                "EXISTS (SELECT 1 FROM intents i WHERE i.row = ?2 AND i.agent = refusals.agent AND refusals.run IS i.container
                  AND refusals.at BETWEEN i.at AND coalesce(i.ended, refusals.at))",
                 Box::new(*row),
             ),

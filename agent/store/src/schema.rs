@@ -375,4 +375,6 @@ pub(crate) const MIGRATIONS: &[&str] = &[
     // 25: the births of a process's eldest ancestors, where it has no tag: ns since boot, 8 bytes each, little-endian, eldest
     // first. NULL: it is the container's first process, or the row is from before.
     "ALTER TABLE events ADD COLUMN lineage BLOB;",
+    // 26: which run a refusal is of. Its 12 hex digits have room in a row's fixed bytes.
+    "ALTER TABLE refusals ADD COLUMN run TEXT;           -- the run's container, by the core's word; NULL: an agent's of the daemon's",
 ];

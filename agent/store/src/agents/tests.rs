@@ -506,3 +506,41 @@ fn what_a_run_left_under_way_is_over_and_what_came_later_is_not_known() {
     assert_eq!(rig.of_run("broken", 25), Some((Vec::new(), 10)));
     assert!(rig.intents().iter().all(|(_, over, error)| *over && error.is_some()), "{:?}", rig.intents());
 }
+
+#[test]
+fn a_run_s_refusals_are_shown_with_its_own_intents_alone() {
+    let mut rig = Rig::new();
+    let refused = |why: &str| {
+        let (what, why) = ("tie".to_owned(), why.to_owned());
+        CheckedPayload::Event(AgentEvent::Refused(Refusal {
+            what,
+            why,
+            pid: None,
+            uid: None,
+            container: None,
+        }))
+    };
+    let asked = |id: &str| {
+        let (id, text) = (id.to_owned(), "t".to_owned());
+        CheckedPayload::Event(AgentEvent::Intent { id, uid: None, text, via: Via::Http, session: None })
+    };
+    rig.run_says("one", asked("of-one"));
+    rig.run_says("other", asked("of-other"));
+    rig.run_says("one", refused("one's"));
+    (0..9).for_each(|_| rig.run_says("other", refused("the other's")));
+    rig.say_of("a@7", asked("of-none"));
+    rig.say_of("a@7", refused("no run's"));
+    let reader = Reader::open(&rig.dir.path().join(FILE)).expect("opens");
+    let shown = |target: &TraceTarget| -> Vec<String> {
+        let refusals = reader.refusals(Viewer(0), target, 3).expect("reads");
+        refusals.into_iter().map(|(_, _, refusal)| refusal.why).collect()
+    };
+    let of = |id: &str| {
+        let targets = reader.trace_targets(Viewer(0), Some(id), 9).expect("reads");
+        targets.iter().map(&shown).collect::<Vec<_>>()
+    };
+    assert_eq!(of("of-one"), [["one's"]]);
+    assert_eq!(of("of-other"), [["the other's"; 3]]);
+    assert_eq!(of("of-none"), [["no run's"]]);
+    assert_eq!(shown(&TraceTarget::Agent("a@7".into())).len(), 3, "the control");
+}
