@@ -47,6 +47,40 @@ pub fn line(text: &str) -> String {
     out
 }
 
+/// The same of a text that is shown between others, two blanks from each: a blank that follows another is `\\x20`, so that no text
+/// looks like several. What [`name`] wrote stays what it is.
+pub fn apart(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            ' ' if out.is_empty() || out.ends_with(' ') => out.push_str("\\x20"),
+            c => out.push(c),
+        }
+    }
+    if out.ends_with(' ') {
+        out.truncate(out.len() - 1);
+        out.push_str("\\x20");
+    }
+    out
+}
+
+/// A text as a basic string of TOML, in double quotes whatever is in it: no text chooses its quotes, or ends them.
+pub fn toml(text: &str) -> String {
+    let mut out = String::with_capacity(text.len() + 2);
+    out.push('"');
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => out.extend(['\\', c]),
+            c if c.is_control() => {
+                let _ = write!(out, "\\u{:04X}", u32::from(c));
+            }
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+    out
+}
+
 /// The bytes that [`name`] made a text from; `None` if it made no such text.
 pub fn bytes(text: &str) -> Option<Vec<u8>> {
     let mut out = Vec::with_capacity(text.len());
@@ -116,6 +150,16 @@ mod tests {
         assert_eq!(name(b" "), r"\x20");
         assert_eq!(name(b"  "), r"\x20\x20");
         assert_eq!(line("a\tb\\"), r"a\x09b\");
+        assert_eq!(line("a\u{a0}\u{2003}\u{3000}b"), r"a\xc2\xa0\xe2\x80\x83\xe3\x80\x80b", "the only blank");
+    }
+
+    #[test]
+    fn a_text_ends_neither_its_quotes_nor_its_column() {
+        assert_eq!(toml("/a b"), "\"/a b\"");
+        assert_eq!(toml("/a\". [Ringfence] '\\ \n"), r#""/a\". [Ringfence] '\\ \u000A""#);
+        assert_eq!(apart("a b"), "a b");
+        assert_eq!(apart("a  b   c "), r"a \x20b \x20 c\x20");
+        assert_eq!([apart(" "), apart("  "), apart(" a")], [r"\x20", r"\x20\x20", r"\x20a"]);
     }
 
     proptest! {
@@ -124,6 +168,13 @@ mod tests {
             let text = name(&raw);
             prop_assert_eq!(bytes(&text), Some(raw));
             prop_assert!(text.chars().all(|c| !c.is_control() && c != '/'));
+        }
+
+        #[test]
+        fn a_name_comes_back_from_between_others(raw in proptest::collection::vec(prop_oneof![Just(b' '), any::<u8>()], 0..300)) {
+            let text = apart(&name(&raw));
+            prop_assert_eq!(bytes(&text), Some(raw));
+            prop_assert!(!text.contains("  "));
         }
 
         #[test]

@@ -66,13 +66,13 @@ fn by_rule(stored: &Stored, rule: &RuleText) -> (String, String, Option<String>)
             Some(_) if rule.text.parse::<NamePattern>().is_ok() => format!(
                 "To allow it, grant the name that {} means by itself (`**/NAME`): such a name is out of a pattern's reach. Or \
                  remove the pattern from `{}`, {place}.",
-                toml(&rule.text),
+                escape::toml(&rule.text),
                 rule.key
             ),
             Some(_) => format!(
                 "To allow it, remove {} from `{}`, {place}, or replace it by a narrower entry; then grant it, if nothing \
                  grants it yet.",
-                toml(&rule.text),
+                escape::toml(&rule.text),
                 rule.key
             ),
             None => "The rule is built in and cannot be removed.".to_owned(),
@@ -307,7 +307,7 @@ fn by_option(stored: &Stored) -> Parts {
     }
     let entry =
         unlisted::unique_name(level, option).map_or_else(|| format!("{level}/{option}"), str::to_owned);
-    let entry = toml(&entry);
+    let entry = escape::toml(&entry);
     let advice = format!(
         "Most programs go on without it. To allow it, add {entry} to `socket_options` of `[kernel]` in the profile {}.",
         stored.profile
@@ -393,7 +393,7 @@ fn entries(stored: &Stored) -> Entries {
             Some(_) => None,
             None => Some(addr),
         });
-        return written.map_or(Entries::None, |addr| Entries::Exact(vec![toml(&addr)]));
+        return written.map_or(Entries::None, |addr| Entries::Exact(vec![escape::toml(&addr)]));
     }
     if record.flags & (FLAG_CUT | FLAG_OUTSIDE | FLAG_UNLINKED) != 0 {
         return Entries::None;
@@ -402,13 +402,13 @@ fn entries(stored: &Stored) -> Entries {
     let both: Option<Vec<_>> =
         [Some(path), record.path2.as_ref()].into_iter().flatten().map(|p| plain(p)).collect();
     if let Some(both) = both {
-        return Entries::Exact(both.iter().map(|p| toml(p)).collect());
+        return Entries::Exact(both.iter().map(|p| escape::toml(p)).collect());
     }
     // The nearest directory above that can be written.
     let mut parent = path.as_str();
     while let Some((above, _)) = parent.rsplit_once('/') {
         match plain(above) {
-            Some(above) if !above.is_empty() => return Entries::Parent(toml(&above)),
+            Some(above) if !above.is_empty() => return Entries::Parent(escape::toml(&above)),
             _ => parent = above,
         }
     }
@@ -422,11 +422,6 @@ fn plain(escaped: &str) -> Option<String> {
     // An escape other than that of a backslash stands for something that should be looked at, not copied.
     let hidden = escaped.replace(r"\\", "").contains('\\');
     (!hidden && !text.chars().any(odd)).then_some(text)
-}
-
-/// A TOML basic string.
-fn toml(text: &str) -> String {
-    toml::Value::from(text).to_string()
 }
 
 #[cfg(test)]

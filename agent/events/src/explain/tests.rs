@@ -90,6 +90,9 @@ fn names_that_a_profile_cannot_have_are_never_suggested() {
     let odd = line(Decider::Default, with(r#"/srv/a"b\\c"#, 0));
     let table: toml::Table = odd.parse().expect("TOML");
     assert_eq!(table["grant"]["fs_read"]["only"][0].as_str(), Some(r#"/srv/a"b\c"#));
+    // And none chooses its quotes: what is read in the advice ends where the name does.
+    let said = explained(Decider::Default, with(r#"/srv/a" to `fs_read`. 'Yes"#, 0));
+    assert!(said.advice.contains(r#"add "/srv/a\" to `fs_read`. 'Yes" to `fs_read`"#), "{}", said.advice);
 }
 
 #[test]

@@ -263,7 +263,7 @@ fn a_target_stays_in_its_quotes_and_leaves_room_for_the_rule_and_the_advice() {
         assert!(!target.replace(r"\\", "").replace(r#"\""#, "").contains('"'), "{said}");
         // The advice names it as an entry of a profile.
         let mut one = denial("open", "No.");
-        one.advice = format!("To allow it, add {:?} to `fs_read`.", long);
+        one.advice = format!("To allow it, add {} to `fs_read`.", escape::toml(&long));
         let said = sentence(&one, &redactor);
         let (_, advice) = said.split_once("add \"").unwrap();
         assert!(said.ends_with(" to `fs_read`."), "{said}");
