@@ -1,6 +1,6 @@
 //! `ringfence events calls`.
 
-use crate::cli::output;
+use crate::cli::output::{self, word};
 use ringfence_base::{escape::line as printable, paths::Paths};
 use ringfence_client::events::{Client, unexpected};
 use ringfence_wire::{
@@ -76,11 +76,14 @@ fn row(call: &ListedCall) -> [String; 7] {
         (None, Some(session), _) => format!("mcp {}", session.chars().take(8).collect::<String>()),
         (None, None, _) => "-".to_owned(),
     };
-    let tool =
-        call.server.as_ref().map_or_else(|| call.tool.clone(), |server| format!("{server}/{}", call.tool));
-    let id = call.call.as_ref().or(call.key.as_ref()).map_or("-", String::as_str);
-    let (by, result, tie) = (call.by.to_string(), call.result.to_string(), call.tie.to_string());
-    [&call.ts, &who, id, &tool, &by, &result, &tie].map(printable)
+    let tool = match &call.server {
+        Some(server) => format!("{}/{}", word(server), word(&call.tool)),
+        None => word(&call.tool),
+    };
+    let id = word(call.call.as_ref().or(call.key.as_ref()).map_or("-", String::as_str));
+    let [by, result, tie] =
+        [call.by.to_string(), call.result.to_string(), call.tie.to_string()].map(|it| word(&it));
+    [printable(&call.ts), printable(&who), id, tool, by, result, tie]
 }
 
 #[cfg(test)]
@@ -126,5 +129,21 @@ mod tests {
         assert_eq!(lines[1][1..], first);
         let second = ["mcp", "3f2a9c1b", "00112233", r"files/Ed\x1b[2Jit\x0a", "mcp", r"a\x0ab", "none"];
         assert_eq!(lines[2][1..], second);
+    }
+
+    /// An MCP client chooses its calls' ids and names.
+    #[test]
+    fn no_call_has_the_cells_of_another() {
+        let mut forged = call(None);
+        (forged.call, forged.tool) = (Some("toolu_1  Read  endpoint  ok  exact".into()), "x ".repeat(999));
+        let mut out = Vec::new();
+        show(&mut out, &CallList { calls: vec![forged], more: false }).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        let row = text.lines().nth(1).unwrap();
+        assert!(
+            row.contains(r"  toolu_1\x20\x20Read\x20\x20endpoint\x20\x20ok\x20\x20exact  files/x\x20x"),
+            "{text}"
+        );
+        assert!(row.split_whitespace().count() == 8 && row.len() < 300, "{text}");
     }
 }

@@ -3,7 +3,11 @@
 use anstyle::{AnsiColor, Style};
 use anyhow::Context as _;
 use jiff::{Timestamp, Zoned, civil};
-use ringfence_base::{client::ClientError, escape::line as printable, paths::Paths};
+use ringfence_base::{
+    client::ClientError,
+    escape::{apart, line as printable},
+    paths::Paths,
+};
 use ringfence_client::events::Client;
 use ringfence_wire::{
     event::{Event, Target, Verdict},
@@ -159,13 +163,13 @@ pub(super) fn style(verdict: Verdict) -> Style {
     }
 }
 
-/// The target of an event for the terminal: both ends of a rename, `-` for nothing.
+/// The target of an event for the terminal, between other columns: both ends of a rename, `-` for nothing.
 pub(super) fn target(event: &Event) -> String {
     let (Target::Path(from) | Target::Addr(from)) = &event.target;
     let from = from.as_deref().unwrap_or("-");
     match event.flags.iter().find_map(|flag| flag.strip_prefix("to=")) {
-        Some(to) => format!("{from} -> {to}"),
-        None => from.to_owned(),
+        Some(to) => format!("{} -> {}", apart(from), apart(to)),
+        None => apart(from),
     }
 }
 
@@ -185,7 +189,7 @@ fn row(event: &Event) -> String {
             event.verdict.word().to_owned(),
             op,
             target(event),
-            event.exe.clone(),
+            apart(&event.exe),
             printable(&event.rule),
             event.id.to_string(),
         ],

@@ -1,7 +1,11 @@
 //! `ringfence events trace`.
 
 use super::list;
-use ringfence_base::{escape::line as printable, paths::Paths};
+use crate::cli::output::word;
+use ringfence_base::{
+    escape::{apart, line as printable},
+    paths::Paths,
+};
 use ringfence_client::events::{Client, unexpected};
 use ringfence_wire::{
     calls::CallResult,
@@ -87,8 +91,7 @@ fn intent(out: &mut impl Write, intent: &TracedIntent) -> io::Result<()> {
         // Only the container says so, and the output makes that clear.
         (Via::Http, _) => ", as its client over HTTP says".to_owned(),
     };
-    let session =
-        intent.session.as_deref().map(|id| format!(", session {}", printable(id))).unwrap_or_default();
+    let session = intent.session.as_deref().map(|id| format!(", session {}", word(id))).unwrap_or_default();
     let state = match (&intent.error, &intent.ended) {
         (Some(_), _) => "failed",
         (None, Some(_)) => "done",
@@ -111,15 +114,14 @@ fn intent(out: &mut impl Write, intent: &TracedIntent) -> io::Result<()> {
 
 fn call(out: &mut impl Write, call: &TracedCall, is_last: bool) -> io::Result<()> {
     let (branch, below) = if is_last { ("└─", "   ") } else { ("├─", "│  ") };
-    let place =
-        call.server.as_deref().map_or("local".to_owned(), |server| format!("MCP {}", printable(server)));
+    let place = call.server.as_deref().map_or("local".to_owned(), |server| format!("MCP {}", word(server)));
     let came_to = CallResult::of_agent(call.is_error, call.hook.as_ref(), call.ended.is_some());
     let hook = if call.hook.is_some() { "  hook" } else { "" };
     writeln!(
         out,
         "  {branch} {} {}  {place}  {came_to}{hook}  {}",
-        printable(&call.tool),
-        printable(&call.call),
+        word(&call.tool),
+        word(&call.call),
         short(&call.input)
     )?;
     if let Some(Renamed { given, why }) = &call.renamed {
@@ -145,7 +147,7 @@ fn event(out: &mut impl Write, event: &Event, below: &str) -> io::Result<()> {
         event.verdict.word(),
         event.op,
         list::target(event),
-        if event.exe.is_empty() { "-" } else { &event.exe },
+        if event.exe.is_empty() { "-".to_owned() } else { apart(&event.exe) },
         event.attribution,
         event.id
     )
@@ -179,7 +181,40 @@ fn short(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ringfence_wire::trace::TracedHook;
+    use ringfence_wire::{
+        event::{Certainty, Target},
+        trace::TracedHook,
+    };
+
+    #[test]
+    fn no_name_looks_like_what_stands_beside_it() {
+        let mut out = Vec::new();
+        let forged = Event {
+            ts: "2026-11-20T12:00:00.000000Z".into(),
+            id: 9,
+            container: "0123456789ab".into(),
+            profile: "claude".into(),
+            verdict: Verdict::Denied,
+            op: "open".into(),
+            target: Target::Path(Some("/a  by /usr/bin/node  [exact]  #1".into())),
+            flags: Vec::new(),
+            pid: 1,
+            tgid: 1,
+            ppid: 1,
+            exec_id: "1:1".into(),
+            exe: "/b  [exact]  #2".into(),
+            uid: 1000,
+            rule: "default".into(),
+            tool_call: None,
+            attribution: Certainty::None,
+            candidates: Vec::new(),
+            repeats: 1,
+        };
+        event(&mut out, &forged, "   ").unwrap();
+        let text = String::from_utf8(out).unwrap();
+        let shown = r"/a \x20by /usr/bin/node \x20[exact] \x20#1  by /b \x20[exact] \x20#2  [none]  #9";
+        assert!(text.contains(shown), "{text}");
+    }
 
     #[test]
     fn a_hostile_text_stays_in_its_line() {
@@ -201,7 +236,7 @@ mod tests {
                     renamed: Some(Renamed { given: "a\u{1b}[2J\nb".into(), why: "it was odd".into() }),
                     ts: "2026-11-20T12:00:00.000000Z".into(),
                     ended: None,
-                    tool: "ba\u{1b}]0;sh\u{7}".into(),
+                    tool: "ba\u{1b}]0;sh\u{7}  toolu_1".into(),
                     server: None,
                     input: "{\"a\":\n1}".into(),
                     is_error: None,
@@ -227,6 +262,7 @@ mod tests {
             "{text}"
         );
         assert!(!text.contains('\u{1b}'), "{text}");
+        assert!(text.contains(r"└─ ba\x1b]0;sh\x07\x20\x20toolu_1 call_00112233  local"), "{text}");
         assert!(text.contains(r", session s\x1b[2J\x0a  under way"), "{text}");
         assert!(text.contains("  local  ok  hook  {"), "{text}");
         assert!(text.contains("under way") && text.contains("sent by user 0"), "{text}");
