@@ -253,11 +253,10 @@ impl Shell {
         outstanding: &Outstanding,
         keys: Vec<CallKey>,
     ) -> Result<Sure, String> {
-        match host.could_be_tied(self.connection.as_fd(), self.pid).await {
-            // What is another call's already says nothing of this one.
-            Err(Error::NotTied(NotTied::Excused, why)) => return Err(why),
-            // What cannot be tied, or be told any more, had the words.
-            Ok(()) | Err(_) => {}
+        // What is another call's already says nothing of this one. What cannot be tied, or be told any more, had the words.
+        let could = host.could_be_tied(self.connection.as_fd(), self.pid).await;
+        if let Err(Error::NotTied(NotTied::Excused, why)) = could {
+            return Err(why);
         }
         for key in &keys {
             contested(host, outstanding, key).await;
