@@ -10,7 +10,7 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `outstanding` | the calls that nobody answered yet, and which have a process |
+//! | `outstanding` | the calls that nobody answered yet, or that were answered lately, and which have a process |
 //! | `text` | whether a shell runs a call's command |
 
 mod outstanding;
