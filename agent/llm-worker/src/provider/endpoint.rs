@@ -6,7 +6,7 @@ use crate::{
         denials::Room,
         intents::{ClientMessage, ToolResult},
         relay::split_secrets::SplitSecrets,
-        request::Route,
+        request::{Route, listed},
         tool_calls::ToolCalls,
     },
     message::{Block, raw},
@@ -136,8 +136,18 @@ pub(crate) trait Endpoint: Answers {
     /// Where one may be cannot be read in one way only.
     fn more_tools(&self, request: &BTreeMap<String, Box<RawValue>>) -> Result<Vec<Box<RawValue>>, String>;
 
+    /// The field in which a request has its conversation.
+    fn conversation(&self) -> &'static str;
+
+    /// The field of a request in which one stands whose tokens are to be counted, where its API has that.
+    fn counted(&self) -> Option<&'static str> {
+        None
+    }
+
     /// The conversation in a client's request, message by message.
-    fn messages(&self, request: &BTreeMap<String, Box<RawValue>>) -> Vec<Box<RawValue>>;
+    fn messages(&self, request: &BTreeMap<String, Box<RawValue>>) -> Vec<Box<RawValue>> {
+        listed(request, self.conversation())
+    }
 
     /// The same as intents are followed in it: each with a `role`, which is `user`, `assistant` or another.
     fn in_common_form<'a>(&self, messages: &'a [Box<RawValue>]) -> Cow<'a, [Box<RawValue>]> {

@@ -9,10 +9,6 @@ use crate::{
 use serde_json::{json, value::RawValue};
 use std::collections::BTreeMap;
 
-/// Where a request has its messages; the last for one whose tokens are counted, in which it stands itself.
-const LISTS: [&str; 3] = ["messages", "input", "contents"];
-/// The request in such a one of Gemini's.
-const INNER: &str = "generateContentRequest";
 /// The key of what is added to an object.
 const KEY: &str = "ringfence";
 
@@ -74,15 +70,18 @@ impl<'a> Room<'a> {
 }
 
 /// The results of tools in a request, in their order, and what each can take. `body` is an object; of what cannot be read there
-/// is none.
+/// is none. Only where its API has the conversation: what else has its form is for the provider to make something of.
 pub(super) fn results(wire: Wire, body: &[u8]) -> Vec<(ToolResult, Room<'_>)> {
+    let endpoint = endpoint(wire);
     let read = |text| serde_json::from_str::<BTreeMap<String, &RawValue>>(text).ok();
-    let fields = std::str::from_utf8(body).ok().and_then(read).unwrap_or_default();
-    let inner = fields.get(INNER).and_then(|inner| read(inner.get())).unwrap_or_default();
-    let list = LISTS.iter().find_map(|key| fields.get(*key).or(inner.get(*key)));
+    let mut fields = std::str::from_utf8(body).ok().and_then(read).unwrap_or_default();
+    if let Some(counted) = endpoint.counted().and_then(|key| fields.remove(key)) {
+        fields = read(counted.get()).unwrap_or_default();
+    }
+    let list = fields.get(endpoint.conversation());
     let messages: Vec<&RawValue> =
         list.and_then(|list| serde_json::from_str(list.get()).ok()).unwrap_or_default();
-    messages.into_iter().flat_map(|message| endpoint(wire).rooms(message)).collect()
+    messages.into_iter().flat_map(|message| endpoint.rooms(message)).collect()
 }
 
 /// The request with what is said at the end of some of its results, which come in their order. As it was: nothing is.

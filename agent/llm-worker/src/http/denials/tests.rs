@@ -129,6 +129,36 @@ fn a_request_whose_tokens_are_counted_has_what_is_known() {
 }
 
 #[test]
+fn the_conversation_is_where_its_api_has_it_and_nowhere_else() {
+    let stray = [
+        (Wire::GenerateContent, "messages", Wire::ChatCompletions),
+        (Wire::GenerateContent, "input", Wire::Responses),
+        (Wire::Responses, "messages", Wire::ChatCompletions),
+        (Wire::Messages, "contents", Wire::GenerateContent),
+        (Wire::ChatCompletions, "input", Wire::Responses),
+    ];
+    for (wire, key, of) in stray {
+        let denied = |wire| match wire {
+            Wire::GenerateContent => json!({ "output": "denied" }),
+            _ => json!("denied"),
+        };
+        let (notes, mut both) = (notes(), request(wire, &denied(wire), "c"));
+        both[key] = request(of, &denied(of), "c")[key].take();
+        let body = serde_json::to_vec(&both).unwrap();
+        let added = notes.added(wire, &body, of_last(&notes, wire, &body)).unwrap();
+        assert_eq!(without(&added), body);
+        let read: Value = serde_json::from_slice(&added).unwrap();
+        assert_eq!(read[key], both[key], "{wire:?}: {key}");
+        let alone = serde_json::to_vec(&json!({ key: both[key] })).unwrap();
+        assert!(place::results(wire, &alone).is_empty(), "{wire:?}: {key}");
+        assert_eq!(place::results(of, &alone).len(), 1, "the control");
+    }
+    // No other API has one request in another.
+    let inner = json!({ "generateContentRequest": request(Wire::ChatCompletions, &json!("denied"), "c") });
+    assert!(place::results(Wire::ChatCompletions, &serde_json::to_vec(&inner).unwrap()).is_empty());
+}
+
+#[test]
 fn a_result_of_another_form_stays_as_it_is() {
     let odd = [json!(null), json!(7), json!({ "a": 1 })];
     for (wire, results) in [

@@ -6,7 +6,7 @@ use crate::{
         denials::Room,
         intents::{ClientMessage, ToolResult, blocks},
         relay::split_secrets::SplitSecrets,
-        request::{Route, listed},
+        request::Route,
         tool_calls::ToolCalls,
     },
     message::{Block, raw},
@@ -52,8 +52,8 @@ impl Endpoint for Messages {
         Ok(Vec::new())
     }
 
-    fn messages(&self, request: &BTreeMap<String, Box<RawValue>>) -> Vec<Box<RawValue>> {
-        listed(request, "messages")
+    fn conversation(&self) -> &'static str {
+        "messages"
     }
 
     fn ask_for_usage(&self, _request: &mut BTreeMap<String, Box<RawValue>>) -> Result<bool, String> {

@@ -6,7 +6,7 @@ use crate::{
         denials::Room,
         intents::{ClientMessage, MOST_BACK, ToolResult, blocks},
         relay::split_secrets::SplitSecrets,
-        request::{Route, listed},
+        request::Route,
         tool_calls::{ToolCalls, no_candidate_is_stray},
     },
     message::Block,
@@ -93,8 +93,12 @@ impl Endpoint for GenerateContent {
         Ok(Vec::new())
     }
 
-    fn messages(&self, request: &names::Fields) -> Vec<Box<RawValue>> {
-        listed(request, "contents")
+    fn conversation(&self) -> &'static str {
+        "contents"
+    }
+
+    fn counted(&self) -> Option<&'static str> {
+        Some(request::COUNTED)
     }
 
     fn in_common_form<'a>(&self, messages: &'a [Box<RawValue>]) -> Cow<'a, [Box<RawValue>]> {

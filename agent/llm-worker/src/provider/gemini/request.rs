@@ -9,7 +9,7 @@ use ringfence_policy::agents::config::{Llm, UNLIMITED_TOKENS};
 use serde_json::{Value, value::RawValue};
 
 /// The whole request of which tokens are to be counted.
-const COUNTED: &str = "generateContentRequest";
+pub(super) const COUNTED: &str = "generateContentRequest";
 /// What sets how an answer is made.
 const HOW: &str = "generationConfig";
 /// A switch by which calls come in pieces. No two clients join those alike.

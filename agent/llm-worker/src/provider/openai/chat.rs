@@ -6,7 +6,7 @@ use crate::{
         denials::Room,
         intents::{ClientMessage, ToolResult, blocks},
         relay::split_secrets::SplitSecrets,
-        request::{Route, folded, listed},
+        request::{Route, folded},
         tool_calls::{ToolCalls, none_is_stray},
     },
     message::{Block, raw},
@@ -48,8 +48,8 @@ impl Endpoint for ChatCompletions {
         Ok(Vec::new())
     }
 
-    fn messages(&self, request: &BTreeMap<String, Box<RawValue>>) -> Vec<Box<RawValue>> {
-        listed(request, "messages")
+    fn conversation(&self) -> &'static str {
+        "messages"
     }
 
     fn ask_for_usage(&self, request: &mut BTreeMap<String, Box<RawValue>>) -> Result<bool, String> {

@@ -101,11 +101,15 @@ impl Endpoint for Responses {
         Ok(lists.into_iter().flatten().collect())
     }
 
+    fn conversation(&self) -> &'static str {
+        "input"
+    }
+
     fn messages(&self, request: &Fields) -> Vec<Box<RawValue>> {
-        let input = request.get("input");
+        let input = request.get(self.conversation());
         match input.and_then(|input| serde_json::from_str::<String>(input.get()).ok()) {
             Some(text) => vec![raw(&json!({ "role": "user", "content": text }))],
-            None => listed(request, "input"),
+            None => listed(request, self.conversation()),
         }
     }
 
