@@ -32,14 +32,14 @@ use tokio::time::timeout_at;
 
 mod place;
 
-pub(crate) use place::Room;
+pub(crate) use place::{Form, Room};
 
 /// What each thing that is said begins with.
 const MARK: &str = "[Ringfence]";
 /// How each ends.
 const WHO: &str = "Only a person can change that, outside of this run.";
 /// Most characters that are said of one result.
-const LONGEST: usize = 1200;
+pub(crate) const LONGEST: usize = 1200;
 /// Most of them for the parts of each thing that is denied: all together, with what is between them, have room.
 const LONGEST_WHAT: usize = 50;
 const LONGEST_TARGET: usize = 200;

@@ -18,7 +18,7 @@ pub mod head;
 pub(crate) mod provider_run;
 mod tools;
 
-pub(crate) use tools::every;
+pub(crate) use tools::{every, every_named};
 
 /// What a path stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -65,12 +65,23 @@ fn tool(tool: &RawValue, deepest: usize) -> Result<(), String> {
 /// # Errors
 /// It cannot be read in one way only.
 pub(crate) fn every(object: &RawValue, name: &str) -> Result<Vec<Box<RawValue>>, String> {
+    Ok(every_named(object, name)?.into_iter().map(|(_, value)| value.to_owned()).collect())
+}
+
+/// The same where it stands, and as it is written there.
+///
+/// # Errors
+/// As [`every`].
+pub(crate) fn every_named<'a>(
+    object: &'a RawValue,
+    name: &str,
+) -> Result<Vec<(String, &'a RawValue)>, String> {
     if !object.get().starts_with('{') {
         return Ok(Vec::new());
     }
     let unread = |_| "the request has an object that cannot be read in one way only".to_owned();
     let Fields(fields) = serde_json::from_str(object.get()).map_err(unread)?;
-    Ok(fields.into_iter().filter(|(key, _)| folded(key) == name).map(|(_, value)| value.to_owned()).collect())
+    Ok(fields.into_iter().filter(|(key, _)| folded(key) == name).collect())
 }
 
 /// Whether a key says which model is meant: `model`, `models`, `analysis_models`.

@@ -3,7 +3,7 @@
 use super::{Messages, PATH, decoder};
 use crate::{
     http::{
-        denials::Room,
+        denials::{Form, Room},
         intents::{ClientMessage, ToolResult, blocks},
         relay::split_secrets::SplitSecrets,
         request::Route,
@@ -124,19 +124,16 @@ impl Endpoint for Messages {
             #[serde(borrow)]
             content: &'a RawValue,
         }
-        #[derive(Deserialize)]
-        struct Piece<'a> {
-            #[serde(borrow)]
-            content: &'a RawValue,
-        }
         let message = serde_json::from_str::<Message<'_>>(raw.get()).ok();
         let content = message.filter(|message| message.role == "user").map(|message| message.content.get());
         let pieces: Vec<&RawValue> =
             content.and_then(|content| serde_json::from_str(content).ok()).unwrap_or_default();
         let one = |piece: &'a RawValue| {
             let result = tool_result(piece)?;
-            let piece: Piece<'_> = serde_json::from_str(piece.get()).ok()?;
-            Some((result, Room::of(piece.content, "text")?))
+            let room = Room::in_field(piece, "content", Form::Text, |content| {
+                Room::of(content, "text").filter(|_| !finds_tools(content))
+            });
+            Some((result, room?))
         };
         pieces.into_iter().filter_map(one).collect()
     }
@@ -201,6 +198,17 @@ impl Endpoint for Messages {
 /// Whether an event of this name begins, extends or ends what is said.
 fn extends_answer(name: &str) -> bool {
     name.starts_with("content_block") || matches!(name, "message_start" | "message_stop")
+}
+
+/// Whether a result names tools that a search has found: it is not known what may stand beside them.
+fn finds_tools(content: &RawValue) -> bool {
+    #[derive(Deserialize)]
+    struct Piece<'a> {
+        #[serde(borrow)]
+        r#type: Cow<'a, str>,
+    }
+    let pieces: Vec<Piece<'_>> = serde_json::from_str(content.get()).unwrap_or_default();
+    pieces.iter().any(|piece| piece.r#type == "tool_reference")
 }
 
 /// The tool result that a block of a client's message is, if it is one.

@@ -5,7 +5,10 @@
 //! this name in the model's answer, the second.
 
 use crate::{
-    http::{denials::Room, intents::ToolResult},
+    http::{
+        denials::{Form, Room},
+        intents::ToolResult,
+    },
     message::{Block, raw},
 };
 use serde::Deserialize;
@@ -138,21 +141,24 @@ pub(super) fn rooms<'a>(content: &'a RawValue) -> Vec<(ToolResult, Room<'a>)> {
     #[derive(Deserialize)]
     struct Part<'a> {
         #[serde(borrow, rename = "functionResponse", alias = "function_response")]
-        response: Answered<'a>,
+        response: &'a RawValue,
     }
     #[derive(Deserialize)]
     struct Answered<'a> {
-        name: Cow<'a, str>,
         #[serde(borrow)]
-        response: &'a RawValue,
+        name: Cow<'a, str>,
+        #[serde(default)]
+        response: Value,
     }
     let content = serde_json::from_str::<Content<'_>>(content.get()).ok();
     let content = content.filter(|content| content.role.as_deref() != Some("model"));
     let one = |part: &'a RawValue| {
-        let Answered { name, response } = serde_json::from_str::<Part<'_>>(part.get()).ok()?.response;
-        let (text, is_error) = text(&serde_json::from_str(response.get()).ok()?);
+        let answered = serde_json::from_str::<Part<'_>>(part.get()).ok()?.response;
+        let Answered { name, response } = serde_json::from_str(answered.get()).ok()?;
+        let room = Room::in_field(answered, "response", Form::Object, Room::of_object);
+        let (text, is_error) = text(&response);
         let (call, content) = (position(&name, 0), vec![Block::text(&text)]);
-        Some((ToolResult { call, is_by_place: true, is_error, content }, Room::of_object(response)?))
+        Some((ToolResult { call, is_by_place: true, is_error, content }, room?))
     };
     content.into_iter().flat_map(|content| content.parts).filter_map(one).collect()
 }

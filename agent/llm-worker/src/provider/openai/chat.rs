@@ -3,7 +3,7 @@
 use super::{ChatCompletions, INCLUDE_USAGE, PATH, RATE_LIMITS, decoder};
 use crate::{
     http::{
-        denials::Room,
+        denials::{Form, Room},
         intents::{ClientMessage, ToolResult, blocks},
         relay::split_secrets::SplitSecrets,
         request::{Route, folded},
@@ -14,7 +14,6 @@ use crate::{
     redact::Redactor,
 };
 use ringfence_policy::agents::config::Llm;
-use serde::Deserialize;
 use serde_json::{Map, Value, json, value::RawValue};
 use std::{borrow::Cow, collections::BTreeMap};
 
@@ -106,15 +105,7 @@ impl Endpoint for ChatCompletions {
     }
 
     fn rooms<'a>(&self, raw: &'a RawValue) -> Vec<(ToolResult, Room<'a>)> {
-        #[derive(Deserialize)]
-        struct Message<'a> {
-            #[serde(borrow)]
-            content: &'a RawValue,
-        }
-        let room = |raw: &'a RawValue| {
-            let message: Message<'_> = serde_json::from_str(raw.get()).ok()?;
-            Room::of(message.content, "text")
-        };
+        let room = |raw| Room::in_field(raw, "content", Form::Text, |content| Room::of(content, "text"));
         let message = serde_json::from_str::<ClientMessage>(raw.get());
         let results = message.map(|message| self.tool_results(&message, raw)).unwrap_or_default();
         results.into_iter().zip(room(raw)).collect()

@@ -5,7 +5,7 @@
 use super::RATE_LIMITS;
 use crate::{
     http::{
-        denials::Room,
+        denials::{self, Form, Room},
         intents::{ClientMessage, ToolResult},
         relay::split_secrets::SplitSecrets,
         request::{Route, every, listed},
@@ -27,9 +27,6 @@ mod decoder;
 const KEPT: [&str; 3] = ["previous_response_id", "conversation", "prompt"];
 /// An item that stands for one which the provider keeps.
 const REFERENCE: &str = "item_reference";
-
-/// Items with a tool's result for the model to read: a text, or a list of blocks.
-const ROOMY: [&str; 2] = ["function_call_output", "custom_tool_call_output"];
 
 /// A client's request, or an item of one, by its fields.
 type Fields = BTreeMap<String, Box<RawValue>>;
@@ -158,20 +155,9 @@ impl Endpoint for Responses {
     }
 
     fn rooms<'a>(&self, raw: &'a RawValue) -> Vec<(ToolResult, Room<'a>)> {
-        #[derive(Deserialize)]
-        struct Item<'a> {
-            r#type: Cow<'a, str>,
-            #[serde(borrow)]
-            output: &'a RawValue,
-        }
-        let room = |raw: &'a RawValue| {
-            let item: Item<'_> = serde_json::from_str(raw.get()).ok()?;
-            // The outputs of other calls are no text alone, or lists of something else.
-            ROOMY.contains(&&*item.r#type).then(|| Room::of(item.output, "input_text")).flatten()
-        };
         let message = serde_json::from_str::<ClientMessage>(raw.get());
         let results = message.map(|message| self.tool_results(&message, raw)).unwrap_or_default();
-        results.into_iter().zip(room(raw)).collect()
+        results.into_iter().zip(room_of(raw)).collect()
     }
 
     fn call_said(&self, raw: &RawValue) -> Option<String> {
@@ -185,11 +171,16 @@ impl Endpoint for Responses {
             return vec![Block::text(&text)];
         }
         let part = |part: Box<RawValue>| match text_of(&fields(&part), "type").as_str() {
-            "input_text" | "output_text" => Some(Block::text(&text_of(&fields(&part), "text"))),
-            _ => Block::parse(part).ok(),
+            "input_text" | "output_text" => vec![Block::text(&text_of(&fields(&part), "text"))],
+            // What a shell wrote.
+            "" => {
+                let texts = ["stdout", "stderr"].map(|key| text_of(&fields(&part), key));
+                texts.iter().filter(|text| !text.is_empty()).map(|text| Block::text(text)).collect()
+            }
+            _ => Block::parse(part).into_iter().collect(),
         };
         match serde_json::from_str::<Vec<Box<RawValue>>>(content.get()) {
-            Ok(parts) => parts.into_iter().filter_map(part).collect(),
+            Ok(parts) => parts.into_iter().flat_map(part).collect(),
             Err(_) if content.get() == "null" => Vec::new(),
             // A tool may have answered with an object.
             Err(_) => vec![Block::text(content.get())],
@@ -249,6 +240,51 @@ impl Endpoint for Responses {
     ) -> Result<(), String> {
         split.parts(number, event, redactor)
     }
+}
+
+/// Where the result that an item is can take more, by the forms that the API has for each
+/// (<https://platform.openai.com/docs/api-reference/responses/create>); those of other items are no texts.
+fn room_of(item: &RawValue) -> Option<Room<'_>> {
+    #[derive(Deserialize)]
+    struct Kind<'a> {
+        #[serde(borrow)]
+        r#type: Cow<'a, str>,
+    }
+    let Kind { r#type } = serde_json::from_str(item.get()).ok()?;
+    let of: fn(_) -> _ = match &*r#type {
+        "function_call_output" | "custom_tool_call_output" => |output| Room::of(output, "input_text"),
+        "apply_patch_call_output" => Room::of_text,
+        "local_shell_call_output" => Room::of_json,
+        "shell_call_output" => return room_of_shell(item),
+        _ => return None,
+    };
+    Room::in_field(item, "output", Form::Text, of)
+}
+
+/// The same where it is a list of what a shell wrote: the end of its errors, if that may be as much longer.
+fn room_of_shell(item: &RawValue) -> Option<Room<'_>> {
+    #[derive(Deserialize)]
+    struct Output<'a> {
+        #[serde(borrow)]
+        output: Vec<Written<'a>>,
+        #[serde(default)]
+        max_output_length: Option<usize>,
+    }
+    #[derive(Deserialize)]
+    struct Written<'a> {
+        #[serde(borrow)]
+        stdout: Cow<'a, str>,
+        #[serde(borrow)]
+        stderr: &'a RawValue,
+    }
+    let Output { output, max_output_length } = serde_json::from_str(item.get()).ok()?;
+    if let Some(most) = max_output_length {
+        let length = |written: &Written<'_>| written.stdout.len().saturating_add(written.stderr.get().len());
+        let all: usize = output.iter().map(length).sum();
+        // A line's end, twice.
+        (all.saturating_add(denials::LONGEST + 2) <= most).then_some(())?;
+    }
+    Room::of_text(output.last()?.stderr)
 }
 
 /// An item's fields; what is no object has none. Of one that is there twice the last counts.
