@@ -4,6 +4,7 @@ use super::{
     State,
     budget::{Reservation, UnderWay},
     call::MAX_REQUEST,
+    denials::Conversation,
     intents::RequestPart,
     record::{self, Call, Unrecorded},
     relay::Outcome,
@@ -29,6 +30,8 @@ pub(super) struct ActiveCall {
     pub(super) sent: usize,
     /// What it is part of for the trace.
     pub(super) part: Option<RequestPart>,
+    /// What its conversation is known by.
+    pub(super) conversation: Conversation,
     /// When the client saw each tool call begin, in their order: ns since boot.
     pub(super) began: Vec<u64>,
     /// Which of them the trace was told of.
@@ -46,7 +49,9 @@ impl ActiveCall {
         let Some(intents) = self.state.intents() else { return body };
         let closed = self.part.as_ref().map_or(&[][..], |part| &part.closed);
         let fresh = intents.denials.ask(closed, &self.shared.redactor).await;
-        let Some(explained) = intents.denials.added(wire, &body, fresh) else { return body };
+        let Some(explained) = intents.denials.added((wire, self.conversation), &body, fresh) else {
+            return body;
+        };
         // The provider would take none of it.
         if explained.len() > MAX_REQUEST {
             return body;

@@ -146,6 +146,10 @@ pub(super) async fn answer(state: &Arc<State>, gate: Option<&Gate>, request: Req
         }
         _ => None,
     };
+    let conversation = state
+        .intents()
+        .map(|intents| intents.denials.conversation(wire, &rewritten.messages, session.as_ref()))
+        .unwrap_or_default();
     let call = Call {
         path,
         streams: rewritten.streams,
@@ -163,6 +167,7 @@ pub(super) async fn answer(state: &Arc<State>, gate: Option<&Gate>, request: Req
         started,
         sent,
         part,
+        conversation,
         began,
         reported,
         held,

@@ -9,7 +9,10 @@
 //! |---|---|
 //! | `place` | where in a request it goes |
 
-use super::intents::ToolResult;
+use super::{
+    intents::{self, ToolResult},
+    session::ClientSession,
+};
 use crate::{
     calls::CallKey,
     core_client::{CoreClient, Error},
@@ -19,6 +22,7 @@ use crate::{
 };
 use ringfence_base::escape;
 use ringfence_wire::agent::{Denial, Denials, MAX_DENIALS};
+use serde_json::value::RawValue;
 use std::{
     collections::HashMap,
     hash::{BuildHasher, Hash, Hasher, RandomState},
@@ -83,6 +87,10 @@ pub(super) struct Closed {
     /// How many denials there were before the call, at least.
     before: u64,
 }
+
+/// A conversation, as a number.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Conversation(u64);
 
 /// What is said of which result. Nothing is ever forgotten: a conversation that lost a note would begin otherwise than before, and
 /// its provider's cache would be worth nothing.
@@ -186,13 +194,40 @@ impl DenialNotes {
         lock(&self.resting).is_some_and(|until| Instant::now() < until)
     }
 
-    /// A request with what is said of its results: `fresh`, and what was said before. `None`: nothing is.
-    pub(super) fn added(&self, wire: Wire, body: &[u8], fresh: Vec<(Closed, Arc<str>)>) -> Option<Vec<u8>> {
+    /// What a conversation is known by: its session, where the client names it, and what the user said first, since providers may
+    /// give calls of two conversations the same ids, and an agent's own agents share its session. Both stay as they are
+    /// while it goes on; and where one changes, little of it is in the provider's cache.
+    pub(super) fn conversation(
+        &self,
+        wire: Wire,
+        messages: &[Box<RawValue>],
+        session: Option<&ClientSession>,
+    ) -> Conversation {
+        if !self.host.explains() {
+            return Conversation::default();
+        }
+        let mut hasher = self.hasher.build_hasher();
+        session.map(|session| session.id.as_str()).hash(&mut hasher);
+        for block in intents::first_words(wire, messages) {
+            if let Kind::Text(text) = block.kind() {
+                text.hash(&mut hasher);
+            }
+        }
+        Conversation(hasher.finish())
+    }
+
+    /// A request with what is said of its results: `fresh`, and what was said before in its conversation. `None`: nothing is.
+    pub(super) fn added(
+        &self,
+        (wire, conversation): (Wire, Conversation),
+        body: &[u8],
+        fresh: Vec<(Closed, Arc<str>)>,
+    ) -> Option<Vec<u8>> {
         if fresh.is_empty() && lock(&self.notes).said.is_empty() {
             return None;
         }
         let results = place::results(wire, body);
-        let known = self.known_by(results.iter().map(|(result, _)| result));
+        let known = self.known_by(conversation, results.iter().map(|(result, _)| result));
         let mut notes = lock(&self.notes);
         for (Closed { look, later, .. }, said) in fresh {
             let alike = known.iter().rev().filter(|(other, _)| *other == look);
@@ -209,14 +244,18 @@ impl DenialNotes {
 
     /// What the results of a conversation look like, and what each is known by: also by how many before it look the same, where
     /// calls have ids, and else by all that come before it.
-    fn known_by<'a>(&self, results: impl Iterator<Item = &'a ToolResult>) -> Vec<(u64, u64)> {
-        let (mut alike, mut all) = (HashMap::<u64, u64>::new(), 0_u64);
+    fn known_by<'a>(
+        &self,
+        Conversation(number): Conversation,
+        results: impl Iterator<Item = &'a ToolResult>,
+    ) -> Vec<(u64, u64)> {
+        let (mut alike, mut all) = (HashMap::<u64, u64>::new(), number);
         let one = |result: &ToolResult| {
             let look = self.look(result);
             let nth = alike.entry(look).or_default();
             *nth += 1;
             all = self.hasher.hash_one((all, look));
-            (look, if result.is_by_place { all } else { self.hasher.hash_one((look, *nth)) })
+            (look, if result.is_by_place { all } else { self.hasher.hash_one((number, look, *nth)) })
         };
         results.map(one).collect()
     }

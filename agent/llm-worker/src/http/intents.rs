@@ -34,6 +34,8 @@ const MOST: usize = 64;
 const MOST_CALLS: usize = 256;
 /// Newest messages of a request that are looked through for what was asked.
 pub(crate) const MOST_BACK: usize = 512;
+/// First messages of a request that are looked through for what the user said first: before it stand instructions and reminders.
+const MOST_FIRST: usize = 16;
 
 /// The intents of one agent's clients.
 pub(super) struct IntentTracker {
@@ -49,8 +51,10 @@ pub(super) struct IntentTracker {
 #[derive(Debug)]
 struct TrackedIntent {
     intent: Intent,
-    /// What was asked and where in the conversation, as a number.
+    /// What was asked, where in the conversation and in which session, as a number.
     asked: u64,
+    /// The session alone: all that name none are one.
+    session: u64,
     /// The provider's ids of its calls, as numbers.
     calls: VecDeque<u64>,
     /// Calls whose result did not come yet, oldest first.
@@ -126,6 +130,10 @@ impl IntentTracker {
         redactor: &Redactor,
     ) -> RequestPart {
         let newest = LatestMessages::of(wire, messages);
+        // The same words at the same place are another's in another session.
+        let session = session.map(|session| session.id.as_str());
+        let in_session = self.hasher.hash_one(session);
+        let asked = self.hasher.hash_one((newest.number, in_session));
         let results: Vec<(u64, &ToolResult)> =
             newest.results.iter().map(|result| (self.number(&result.call), result)).collect();
         let mut tracked_intents = self.tracked_intents();
@@ -140,9 +148,13 @@ impl IntentTracker {
         let waits = |tracked: &TrackedIntent| results.iter().any(|result| is_one(tracked, result));
         let known = tracked_intents
             .iter()
-            .position(|tracked| (brought(tracked) || waits(tracked)) && tracked.asked == newest.number)
+            .position(|tracked| (brought(tracked) || waits(tracked)) && tracked.asked == asked)
+            .or_else(|| {
+                let of_session = |tracked: &TrackedIntent| tracked.session == in_session && brought(tracked);
+                tracked_intents.iter().position(of_session)
+            })
             .or_else(|| tracked_intents.iter().position(brought))
-            .or_else(|| tracked_intents.iter().position(|tracked| tracked.asked == newest.number));
+            .or_else(|| tracked_intents.iter().position(|tracked| tracked.asked == asked));
         let mut closed = Vec::new();
         let mut tracked = match known.map(|at| tracked_intents.remove(at)) {
             Some(mut tracked) => {
@@ -163,7 +175,8 @@ impl IntentTracker {
                 let intent = Intent { id: report::new_id(), conn: 0 };
                 TrackedIntent {
                     intent,
-                    asked: newest.number,
+                    asked,
+                    session: in_session,
                     calls: VecDeque::new(),
                     open: Vec::new(),
                     failed: true,
@@ -173,7 +186,6 @@ impl IntentTracker {
             }
         };
         if std::mem::take(&mut tracked.failed) {
-            let session = session.map(|session| session.id.as_str());
             self.reporter.asked(&tracked.intent, (None, Via::Http, session), &newest.asked, redactor);
         }
         tracked.last_seen = Instant::now();
@@ -366,6 +378,20 @@ fn behind_reminders(text: &str) -> &str {
         rest = rest.trim_start().get(at..).unwrap_or_default().trim_start();
     }
     rest
+}
+
+/// What the user says first in a conversation, but reminders. Nothing: that is not among the first messages.
+pub(super) fn first_words(wire: Wire, messages: &[Box<RawValue>]) -> Vec<Block> {
+    let endpoint = endpoint(wire);
+    let words = |message: &[Box<RawValue>]| {
+        let common = endpoint.in_common_form(message);
+        let raw = common.first()?;
+        let message: ClientMessage = serde_json::from_str(raw.get()).ok()?;
+        let is_asked = message.role == "user" && endpoint.tool_results(&message, raw).is_empty();
+        let words = users_words(&endpoint.blocks(message.content.as_deref().filter(|_| is_asked)));
+        (!words.is_empty()).then_some(words)
+    };
+    messages.chunks(1).take(MOST_FIRST).find_map(words).unwrap_or_default()
 }
 
 /// Content as blocks: it may be a text alone.

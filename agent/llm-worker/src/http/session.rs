@@ -1,4 +1,5 @@
-//! Which session a client says that its request belongs to: data for the record, never a key. Pure.
+//! Which session a client says that its request belongs to: data for the record, and what tells conversations
+//! apart that are alike otherwise; nothing is allowed by it. Pure.
 
 use crate::redact::Redactor;
 use axum::http::HeaderMap;

@@ -1,7 +1,7 @@
 //! What is added to requests, and when anybody is asked for it.
 
 use super::*;
-use crate::service::OrderAssembler;
+use crate::{provider::endpoint, service::OrderAssembler};
 use proptest::prelude::*;
 use ringfence_credentials::Secret;
 use ringfence_wire::{
@@ -9,7 +9,7 @@ use ringfence_wire::{
     conn::Conn,
 };
 use serde_json::{Value, json};
-use std::{os::unix::net::UnixStream as StdStream, thread};
+use std::{collections::BTreeMap, os::unix::net::UnixStream as StdStream, thread};
 use tokio::{net::UnixStream, sync::mpsc};
 use tokio_util::sync::CancellationToken;
 
@@ -76,6 +76,30 @@ fn of_last(notes: &DenialNotes, wire: Wire, body: &[u8]) -> Vec<(Closed, Arc<str
     closed.into_iter().map(|closed| (closed, SAID.into())).collect()
 }
 
+/// The request with what is said of its results.
+fn with_said(
+    notes: &DenialNotes,
+    wire: Wire,
+    body: &[u8],
+    fresh: Vec<(Closed, Arc<str>)>,
+) -> Option<Vec<u8>> {
+    with_said_in(notes, (wire, None), body, fresh)
+}
+
+/// The same in a session that its client names.
+fn with_said_in(
+    notes: &DenialNotes,
+    (wire, session): (Wire, Option<&str>),
+    body: &[u8],
+    fresh: Vec<(Closed, Arc<str>)>,
+) -> Option<Vec<u8>> {
+    let session = session.map(|id| ClientSession { id: id.to_owned(), from: "session_id" });
+    let request: BTreeMap<String, Box<RawValue>> = serde_json::from_slice(body).unwrap_or_default();
+    let counted = request.get("generateContentRequest").map(|counted| serde_json::from_str(counted.get()));
+    let messages = endpoint(wire).messages(&counted.and_then(Result::ok).unwrap_or(request));
+    notes.added((wire, notes.conversation(wire, &messages, session.as_ref())), body, fresh)
+}
+
 /// A body without what was added, of which there is one.
 fn without(body: &[u8]) -> Vec<u8> {
     let text = std::str::from_utf8(body).unwrap();
@@ -111,13 +135,13 @@ fn a_result_of_each_api_has_it_at_its_end_and_nothing_else_is_changed() {
     ];
     for (wire, result, at, wanted) in cases {
         let (notes, body) = (notes(), serde_json::to_vec(&request(wire, &result, "c")).unwrap());
-        assert_eq!(notes.added(wire, &body, Vec::new()), None, "the control: nothing is known");
+        assert_eq!(with_said(&notes, wire, &body, Vec::new()), None, "the control: nothing is known");
         let fresh = of_last(&notes, wire, &body);
-        let added = notes.added(wire, &body, fresh).unwrap();
+        let added = with_said(&notes, wire, &body, fresh).unwrap();
         let read: Value = serde_json::from_slice(&added).unwrap();
         assert_eq!(read.pointer(at), Some(&wanted), "{read}");
         assert_eq!(without(&added), body);
-        assert_eq!(notes.added(wire, &body, Vec::new()), Some(added), "once more");
+        assert_eq!(with_said(&notes, wire, &body, Vec::new()), Some(added), "once more");
     }
 }
 
@@ -126,9 +150,9 @@ fn a_request_whose_tokens_are_counted_has_what_is_known() {
     let (notes, wire) = (notes(), Wire::GenerateContent);
     let request = request(wire, &json!({ "output": "x" }), "c");
     let body = serde_json::to_vec(&request).unwrap();
-    notes.added(wire, &body, of_last(&notes, wire, &body)).unwrap();
+    with_said(&notes, wire, &body, of_last(&notes, wire, &body)).unwrap();
     let counted = serde_json::to_vec(&json!({ "generateContentRequest": request })).unwrap();
-    assert_eq!(without(&notes.added(wire, &counted, Vec::new()).unwrap()), counted);
+    assert_eq!(without(&with_said(&notes, wire, &counted, Vec::new()).unwrap()), counted);
 }
 
 #[test]
@@ -148,7 +172,7 @@ fn the_conversation_is_where_its_api_has_it_and_nowhere_else() {
         let (notes, mut both) = (notes(), request(wire, &denied(wire), "c"));
         both[key] = request(of, &denied(of), "c")[key].take();
         let body = serde_json::to_vec(&both).unwrap();
-        let added = notes.added(wire, &body, of_last(&notes, wire, &body)).unwrap();
+        let added = with_said(&notes, wire, &body, of_last(&notes, wire, &body)).unwrap();
         assert_eq!(without(&added), body);
         let read: Value = serde_json::from_slice(&added).unwrap();
         assert_eq!(read[key], both[key], "{wire:?}: {key}");
@@ -201,20 +225,23 @@ fn what_was_said_of_a_result_is_said_of_no_other_that_looks_the_same() {
     };
     let mut messages = vec![model(), result("call_0", "no"), model(), result("call_0", "no")];
     let first = body(&messages);
-    let added = notes.added(wire, &first, of_last(&notes, wire, &first)).unwrap();
+    let added = with_said(&notes, wire, &first, of_last(&notes, wire, &first)).unwrap();
     assert_eq!(said(&added), [false, true]);
     messages.extend([model(), result("call_0", "no"), result("call_1", "no")]);
-    assert_eq!(said(&notes.added(wire, &body(&messages), Vec::new()).unwrap()), [false, true, false, false]);
+    assert_eq!(
+        said(&with_said(&notes, wire, &body(&messages), Vec::new()).unwrap()),
+        [false, true, false, false]
+    );
     // Where the client has forgotten what the tool gave, there is nothing to add to.
     messages[3] = result("call_0", "[cleared]");
-    assert_eq!(notes.added(wire, &body(&messages[..4]), Vec::new()), None);
+    assert_eq!(with_said(&notes, wire, &body(&messages[..4]), Vec::new()), None);
 
     // Two of one answer, of which the first was denied something.
     let both = body(&[model(), result("c", "no"), result("c", "no")]);
     let results: Vec<ToolResult> = place::results(wire, &both).into_iter().map(|(one, _)| one).collect();
     let closed = notes.closed(&results, vec![(0, CallKey::mint(), 0)]);
     let fresh = closed.into_iter().map(|closed| (closed, SAID.into())).collect();
-    assert_eq!(said(&notes.added(wire, &both, fresh).unwrap()), [true, false]);
+    assert_eq!(said(&with_said(&notes, wire, &both, fresh).unwrap()), [true, false]);
 }
 
 #[test]
@@ -225,11 +252,45 @@ fn a_place_is_known_by_all_that_comes_before_it() {
         serde_json::to_vec(&json!({ "contents": words.iter().map(part).collect::<Vec<_>>() })).unwrap()
     };
     let body = conversation(&["a", "no"]);
-    let added = notes.added(wire, &body, of_last(&notes, wire, &body)).unwrap();
+    let added = with_said(&notes, wire, &body, of_last(&notes, wire, &body)).unwrap();
     assert_eq!(without(&added), body);
     let longer = conversation(&["a", "no", "no"]);
-    assert_eq!(without(&notes.added(wire, &longer, Vec::new()).unwrap()), longer);
-    assert_eq!(notes.added(wire, &conversation(&["b", "no"]), Vec::new()), None, "another conversation");
+    assert_eq!(without(&with_said(&notes, wire, &longer, Vec::new()).unwrap()), longer);
+    assert_eq!(
+        with_said(&notes, wire, &conversation(&["b", "no"]), Vec::new()),
+        None,
+        "another conversation"
+    );
+}
+
+#[test]
+fn what_was_said_in_one_conversation_is_not_said_in_another() {
+    for wire in Wire::ALL.iter().copied() {
+        let result = match wire {
+            Wire::GenerateContent => json!({ "output": "no" }),
+            _ => json!("no"),
+        };
+        let body = |words: &str, more: usize| {
+            let mut request = request(wire, &result, "call_1");
+            let conversation = request[endpoint(wire).conversation()].as_array_mut().unwrap();
+            let field = if wire == Wire::GenerateContent { "parts" } else { "content" };
+            conversation[0][field] = json!([{ "type": "text", "text": words }]);
+            let reminder =
+                json!([{ "type": "text", "text": format!("<system-reminder>{more}</system-reminder>") }]);
+            conversation.insert(0, json!({ "role": "user", field: reminder }));
+            conversation.extend(
+                (0..more).map(|_| json!({ "role": "user", field: [{ "type": "text", "text": "go on" }] })),
+            );
+            serde_json::to_vec(&request).unwrap()
+        };
+        let (notes, first) = (notes(), body("do it", 0));
+        let with = |session, body: &[u8]| with_said_in(&notes, (wire, session), body, Vec::new()).is_some();
+        assert!(with_said_in(&notes, (wire, Some("a")), &first, of_last(&notes, wire, &first)).is_some());
+        assert!(with(Some("a"), &first) && with(Some("a"), &body("do it", 3)), "the control: it goes on");
+        assert!(!with(Some("b"), &first), "another session");
+        assert!(!with(None, &first), "or one that says nothing of it");
+        assert!(!with(Some("a"), &body("do that", 0)), "another conversation of the session");
+    }
 }
 
 #[test]
@@ -473,7 +534,7 @@ proptest! {
         prop_assert!(!is_text || fresh.len() == 1);
         let had = String::from_utf8_lossy(&body).matches("[Ringfence] no\"").count();
         prop_assume!(had == 0);
-        let added = notes.added(wire, &body, fresh.clone());
+        let added = with_said(&notes, wire, &body, fresh.clone());
         prop_assert_eq!(added.is_some(), !fresh.is_empty());
         if let Some(added) = added {
             let read: Value = serde_json::from_slice(&added).unwrap();
@@ -483,7 +544,7 @@ proptest! {
             let is_it = |one: &&str| text.replacen(one, "", 1).as_bytes() == body;
             let was_null = |one: &&str| text.replacen(one, "null", 1).as_bytes() == body;
             prop_assert!(ADDED.iter().any(is_it) || IN_PLACE_OF_NULL.iter().any(was_null), "{}", text);
-            prop_assert_eq!(notes.added(wire, &body, Vec::new()), Some(added));
+            prop_assert_eq!(with_said(&notes, wire, &body, Vec::new()), Some(added));
         }
     }
 
@@ -492,7 +553,7 @@ proptest! {
     fn what_is_no_request_is_left_alone(wire in any_wire(), request in any_json(), bytes in any::<Vec<u8>>()) {
         for body in [serde_json::to_vec(&request).unwrap(), bytes] {
             let notes = notes();
-            if let Some(added) = notes.added(wire, &body, of_last(&notes, wire, &body)) {
+            if let Some(added) = with_said(&notes, wire, &body, of_last(&notes, wire, &body)) {
                 prop_assert!(serde_json::from_slice::<Value>(&added).is_ok());
             }
         }

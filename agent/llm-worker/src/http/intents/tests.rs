@@ -191,6 +191,33 @@ fn a_call_s_result_goes_on_with_what_it_was_for_and_the_next_question_is_another
 }
 
 #[test]
+fn two_sessions_that_ask_the_same_and_have_the_same_ids_are_two() {
+    let tracker = IntentTracker::new(Reporter::default());
+    let ask = json!([{ "role": "user", "content": "go" }]);
+    let result = json!([{ "role": "user", "content": "go" }, { "role": "tool", "tool_call_id": "call_1", "content": "1" }]);
+    let shortened = json!([{ "role": "user", "content": "short" }, result[1]]);
+    let of = |session: &str, messages: &Value| {
+        let session = ClientSession { id: session.to_owned(), from: "session_id" };
+        tracker.begin(OpenAi, (&raws(messages), Some(&session)), &Redactor::new([]))
+    };
+    let (one, other) = (of("a", &ask), of("b", &ask));
+    let [first, second] = [&one, &other].map(|part| Arc::clone(&part.intent.id));
+    assert_ne!(first, second);
+    assert_eq!(of("a", &ask).intent.id, first, "the control: it is tried again");
+    end(&tracker, one, &[call("call_1")], None);
+    end(&tracker, other, &[call("call_1")], None);
+    let open = || -> Vec<Arc<str>> {
+        let tracked = tracker.tracked_intents();
+        tracked.iter().filter(|one| !one.open.is_empty()).map(|one| Arc::clone(&one.intent.id)).collect()
+    };
+    assert_eq!(open().len(), 2);
+    assert_eq!(of("b", &shortened).intent.id, second);
+    assert_eq!(open(), [Arc::clone(&first)]);
+    assert_eq!(of("a", &result).intent.id, first);
+    assert!(open().is_empty());
+}
+
+#[test]
 fn who_asks_twice_at_once_ends_with_the_last_answer() {
     let tracker = IntentTracker::new(Reporter::default());
     let ask = json!([{ "role": "user", "content": "go" }]);
