@@ -15,6 +15,8 @@ use std::collections::{BTreeMap, VecDeque};
 pub(crate) const MAX_REPORTS: usize = 4 << 20;
 /// What a report takes beside its text.
 const ENTRY: usize = 64;
+/// Owners of one agent's reports whose losses wait to be told.
+const MOST_OWNERS: usize = 1024;
 
 /// Reports that wait.
 #[derive(Debug, Default)]
@@ -33,8 +35,8 @@ struct Waiting {
     /// The oldest first.
     reports: VecDeque<Report>,
     bytes: usize,
-    /// What was lost since that was told, by whose it was: an agent may have had another owner before.
-    lost: BTreeMap<u32, Lost>,
+    /// What was lost since that was told, by whose it was: an agent may have had another owner before, and a profile has many runs.
+    lost: BTreeMap<Owner, Lost>,
 }
 
 /// One that waits.
@@ -43,8 +45,22 @@ struct Report {
     /// JSON of an [`AgentReport`].
     json: Vec<u8>,
     /// Whose it is, and when it was made.
-    uid: u32,
+    owner: Owner,
     at: i64,
+}
+
+/// Whose a report is.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Owner {
+    uid: u32,
+    /// The run's container; `None`: an agent of the daemon's.
+    container: Option<String>,
+}
+
+impl Owner {
+    fn of(report: &AgentReport) -> Self {
+        Self { uid: report.uid, container: report.container.clone() }
+    }
 }
 
 impl Report {
@@ -67,11 +83,11 @@ impl ReportQueue {
         if let Payload::Event(event) = &report.payload
             && event.get().len() > MAX_REPORT
         {
-            self.lose(&report.agent, report.uid, report.at);
+            self.lose(&report.agent, Owner::of(report), report.at);
             return false;
         }
         let Ok(json) = serde_json::to_vec(report) else { return false };
-        let waits = Report { json, uid: report.uid, at: report.at };
+        let waits = Report { json, owner: Owner::of(report), at: report.at };
         let size = waits.size();
         let waiting = self.agents.entry(report.agent.clone()).or_default();
         waiting.bytes += size;
@@ -93,14 +109,17 @@ impl ReportQueue {
         waiting.bytes -= report.size();
         self.bytes -= report.size();
         let agent = agent.clone();
-        self.lose(&agent, report.uid, report.at);
+        self.lose(&agent, report.owner, report.at);
     }
 
     /// Counts one that is lost, for the status and for whose it was.
-    fn lose(&mut self, agent: &str, uid: u32, at: i64) {
+    fn lose(&mut self, agent: &str, owner: Owner, at: i64) {
         let waiting = self.agents.entry(agent.to_owned()).or_default();
-        let lost = waiting.lost.entry(uid).or_insert(Lost { count: 0, at });
-        (lost.count, lost.at) = (lost.count + 1, lost.at.max(at));
+        // Of a run of which not even this has room nothing else comes: what it says of its end is lost, too.
+        if waiting.lost.len() < MOST_OWNERS || waiting.lost.contains_key(&owner) {
+            let lost = waiting.lost.entry(owner).or_insert(Lost { count: 0, at });
+            (lost.count, lost.at) = (lost.count + 1, lost.at.max(at));
+        }
         match self.lost.get_mut(agent) {
             Some(lost) => *lost += 1,
             None => drop(self.lost.insert(agent.to_owned(), 1)),
@@ -112,7 +131,7 @@ impl ReportQueue {
         while let Some((agent, waiting)) = next(&mut self.agents, &self.last) {
             self.last.clone_from(agent);
             while let Some(lost) = waiting.lost.first_entry() {
-                if !loss(agent, *lost.key(), lost.get()).is_none_or(|report| take(&report)) {
+                if !loss(agent, lost.key(), lost.get()).is_none_or(|report| take(&report)) {
                     return;
                 }
                 lost.remove();
@@ -152,8 +171,16 @@ fn next<'a>(agents: &'a mut BTreeMap<String, Waiting>, last: &str) -> Option<(&'
     }
 }
 
-/// Tells an agent's record that something is missing from it.
-fn loss(agent: &str, uid: u32, lost: &Lost) -> Option<Vec<u8>> {
+/// Tells an agent's record that something is missing from it. Of a run that is a gap: nothing of a report is read here, so it may
+/// have been of any time.
+fn loss(agent: &str, Owner { uid, container }: &Owner, lost: &Lost) -> Option<Vec<u8>> {
+    let uid = *uid;
+    if container.is_some() {
+        let event = AgentEvent::Lost { count: lost.count, from: 0, to: None };
+        let payload = Payload::Event(to_raw_value(&event).ok()?);
+        let (agent, container) = (agent.to_owned(), container.clone());
+        return serde_json::to_vec(&AgentReport { agent, uid, container, at: lost.at, payload }).ok();
+    }
     let why = format!(
         "{} reports of this agent's worker are lost: they were more, or longer, than the auditor takes; what is missing between its calls here may have happened",
         lost.count
@@ -259,6 +286,32 @@ mod tests {
         });
         assert_eq!(losses, [(7, 10, true), (8, 20, true)]);
         assert!(reports.is_empty() && reports.bytes == 0);
+    }
+
+    #[test]
+    fn what_is_lost_of_a_run_is_a_gap_of_that_run() {
+        let mut reports = ReportQueue::default();
+        let of = |container: &str, bytes| AgentReport {
+            container: Some(container.to_owned()),
+            ..report("p@7", 0, bytes)
+        };
+        assert!(!reports.add(&of("c1", MAX_REPORT)) && !reports.add(&of("c1", MAX_REPORT)));
+        assert!(reports.add(&of("c2", 10)), "the control");
+        for container in 0..2 * MOST_OWNERS {
+            reports.add(&of(&container.to_string(), MAX_REPORT));
+        }
+        let mut gaps = Vec::new();
+        reports.drain(|report| {
+            let report: AgentReport = serde_json::from_slice(report).unwrap();
+            let Payload::Event(event) = report.payload else { panic!("not an event") };
+            if let Ok(AgentEvent::Lost { count, from: 0, to: None }) = serde_json::from_str(event.get()) {
+                gaps.push((report.container.unwrap(), report.uid, count));
+            }
+            true
+        });
+        assert_eq!(gaps.len(), MOST_OWNERS);
+        assert!(gaps.contains(&("c1".to_owned(), 7, 2)) && !gaps.iter().any(|(of, ..)| of == "c2"));
+        assert!(reports.is_empty());
     }
 
     #[test]

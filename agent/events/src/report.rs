@@ -53,7 +53,7 @@ pub fn check(report: AgentReport) -> Option<CheckedReport> {
         Payload::LineClosed { moment } => CheckedPayload::LineClosed { moment },
         Payload::Event(json) => {
             let event = bounded(serde_json::from_str(json.get()).ok()?)?;
-            CheckedPayload::Event(if container.is_some() { of_run(event)? } else { event })
+            CheckedPayload::Event(if container.is_some() { of_run(event)? } else { of_agent(event)? })
         }
     };
     (agent.len() <= MAX_NAME).then_some(CheckedReport { agent, uid, container, at, payload })
@@ -73,9 +73,15 @@ fn of_run(mut event: AgentEvent) -> Option<AgentEvent> {
         | AgentEvent::CallEnded { .. }
         | AgentEvent::Tagged { .. }
         | AgentEvent::Contested { .. }
-        | AgentEvent::HookDone { .. } => {}
+        | AgentEvent::HookDone { .. }
+        | AgentEvent::Lost { .. } => {}
     }
     Some(event)
+}
+
+/// What an agent of the daemon's may say. Of what it lost the core tells as of a refusal.
+fn of_agent(event: AgentEvent) -> Option<AgentEvent> {
+    (!matches!(event, AgentEvent::Lost { .. })).then_some(event)
 }
 
 /// A worker may be subverted: its bounds are kept here, too.
@@ -88,7 +94,7 @@ fn bounded(mut event: AgentEvent) -> Option<AgentEvent> {
         }
     };
     match &mut event {
-        AgentEvent::Began { .. } => {}
+        AgentEvent::Began { .. } | AgentEvent::Lost { .. } => {}
         AgentEvent::Intent { id: of, text, session, .. } => {
             id(of)?;
             session.as_deref().map_or(Some(()), in_session)?;
@@ -174,6 +180,9 @@ mod tests {
         let began = AgentEvent::Began { moment: 1 };
         assert_eq!(of_run(&began), None);
         assert_eq!(checked(&began).as_ref(), Some(&began), "the control");
+        let lost = AgentEvent::Lost { count: 1, from: 2, to: None };
+        assert_eq!(of_run(&lost), Some(lost.clone()));
+        assert_eq!(checked(&lost), None, "of a run alone");
         // Whose the tag is is the store's to know.
         let tagged = AgentEvent::Tagged { key: "k".into(), tag: 1, matched: true };
         assert_eq!(of_run(&tagged), Some(tagged));

@@ -60,6 +60,23 @@ pub fn attribute_untagged(moment: Moment, calls: &[RunCall], known_to: u64, keep
     }
 }
 
+/// A time of which reports of a run are lost, ns since boot: any call may have been in flight then, or was over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Gap {
+    /// Since then.
+    pub from: u64,
+    /// Until then; `None`: it goes on.
+    pub to: Option<u64>,
+}
+
+/// Up to when all calls are known that an event of this moment may be of: a process that lived in a gap may be any lost call's,
+/// whatever it does later. `known_to`: the same without gaps.
+pub fn known_beside(gaps: &[Gap], moment: Moment, known_to: u64) -> u64 {
+    let since = moment.line.min(moment.born);
+    let touches = |gap: &Gap| gap.from <= moment.at && gap.to.is_none_or(|to| since <= to);
+    if gaps.iter().any(touches) { 0 } else { known_to }
+}
+
 /// As [`from`], of a run's calls.
 pub fn since(calls: &[RunCall]) -> Option<u64> {
     from(calls.iter().map(|call| &call.asked.span))
@@ -112,6 +129,28 @@ mod tests {
         let folded = Moment { single: false, ..moment };
         assert_eq!(attribute_untagged(folded, &tied, u64::MAX, true), ambiguous(&[]), "not all is known");
         assert_eq!(attribute_untagged(moment, &tied, 19, true), ambiguous(&[]));
+    }
+
+    #[test]
+    fn what_lived_in_a_gap_is_nobody_s_for_certain() {
+        let gaps = [Gap { from: 20, to: Some(30) }, Gap { from: 60, to: None }];
+        let calls = [call("a", 1, None, Untied)];
+        let of = |born: u64, at: u64| {
+            let moment = Moment { at, born, line: born, single: true };
+            attribute_untagged(moment, &calls, known_beside(&gaps, moment, u64::MAX), true)
+        };
+        for (born, at) in [(5, 19), (31, 40), (31, 59)] {
+            assert_eq!(of(born, at), Attribution::Sole("a".into()), "the control");
+        }
+        for (born, at) in [(5, 20), (25, 25), (30, 50), (5, 59), (40, 60), (70, 80)] {
+            assert_eq!(of(born, at), ambiguous(&["a"]), "{born} to {at}");
+        }
+        // Nor is it nobody's.
+        let moment = Moment { at: 25, born: 22, line: 22, single: true };
+        let tied = [call("a", 10, 50, Tied)];
+        let known = known_beside(&gaps, moment, u64::MAX);
+        assert_eq!(attribute_untagged(moment, &tied, known, true), ambiguous(&[]));
+        assert_eq!(attribute_untagged(moment, &[], known, true), ambiguous(&[]));
     }
 
     fn calls() -> impl Strategy<Value = Vec<RunCall>> {

@@ -11,7 +11,7 @@ use ringfence_events::{
     matched::Asked,
     present::Stored,
     report::{CheckedPayload, CheckedReport},
-    ties::{Processes, RunCall},
+    ties::{Gap, Processes, RunCall},
 };
 use ringfence_wire::trace::{AgentEvent, MAX_GIVEN, Refusal, Renamed, Via};
 use rusqlite::{OptionalExtension as _, Row, Transaction, params};
@@ -111,6 +111,8 @@ pub struct RunCalls {
     pub known_to: u64,
     /// When the first of all its calls began, ns since boot.
     pub first: Option<u64>,
+    /// But for these times.
+    pub gaps: Vec<Gap>,
 }
 
 const CALL: &str =
@@ -256,6 +258,10 @@ pub(crate) fn store(step: &Transaction<'_>, report: &CheckedReport) -> rusqlite:
         CheckedPayload::Event(AgentEvent::HookDone { key, session, failed, moment: _ }) => {
             hooks::done(step, report, key, (*failed, session.as_deref()))
         }
+        CheckedPayload::Event(AgentEvent::Lost { count, from, to }) => match container {
+            Some(_) => run_lines::lost(step, report, *count, Gap { from: *from, to: *to }),
+            None => Ok(()),
+        },
         CheckedPayload::Event(AgentEvent::Refused(Refusal { what, why, pid, uid: peer, container: of_peer })) => run(
             "INSERT INTO refusals (agent, uid, at, what, why, pid, peer_uid, container, run)
              VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
@@ -288,6 +294,7 @@ fn unique(
 /// Deletes what is too old or too much, in rows or in bytes. Above 0: perhaps not all that is too many bytes.
 pub(crate) fn retain(step: &Transaction<'_>, oldest: i64, bytes: u64) -> rusqlite::Result<usize> {
     bounded_by(step, oldest, MOST_ROWS, STEP)?;
+    run_lines::forget_gaps(step)?;
     agent_bytes::retain(step, bytes)
 }
 
@@ -569,7 +576,8 @@ impl Reader {
             RunCall { asked, processes }
         })?;
         let first = self.began("SELECT min(began) FROM agent_calls WHERE container = ?1", container)?;
-        Ok(Some(RunCalls { calls, known_to: until.map_or(u64::MAX, i64::cast_unsigned), first }))
+        let gaps = run_lines::gaps(self.connection(), container).map_err(sql("read what is lost of runs"))?;
+        Ok(Some(RunCalls { calls, known_to: until.map_or(u64::MAX, i64::cast_unsigned), first, gaps }))
     }
 
     fn spans<T>(

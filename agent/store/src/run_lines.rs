@@ -1,4 +1,5 @@
-//! Containers whose runs report what their agents are asked and call: by the core's word which they are, and up to when.
+//! Containers whose runs report what their agents are asked and call: by the core's word which they are, and up to when; and of
+//! which times reports are lost.
 
 use super::{
     Error,
@@ -6,7 +7,11 @@ use super::{
     sql, turn,
 };
 use ringfence_base::clock;
+use ringfence_events::{report::CheckedReport, ties::Gap};
 use rusqlite::{Connection, Transaction, params};
+
+/// Gaps of one container. One more, and the newest is as long as both.
+const MOST_GAPS: i64 = 32;
 
 /// Open lines, and the last moment that was said on each.
 const OPEN: &str = "
@@ -43,6 +48,67 @@ pub(crate) fn closed(step: &Transaction<'_>, container: &str, moment: u64, at: i
     .execute(params![container, at])?;
     step.prepare_cached("UPDATE run_lines SET until = ?2 WHERE container = ?1 AND until IS NULL")?
         .execute(params![container, moment])
+        .map(drop)
+}
+
+/// Reports of a run are lost. One gap of a run's worker is open at a time: said again, it is the same.
+pub(crate) fn lost(
+    step: &Transaction<'_>,
+    report: &CheckedReport,
+    count: u64,
+    gap: Gap,
+) -> rusqlite::Result<()> {
+    let CheckedReport { agent, uid, container, at, .. } = report;
+    let number = |moment: u64| i64::try_from(moment).unwrap_or(i64::MAX);
+    let (from, to) = (number(gap.from), gap.to.map(number));
+    // What the core lost can be of any time, and is not over where the worker says that its own is.
+    let is_of_any_time = from == 0;
+    let extend = |which: &str| {
+        let text = format!(
+            "UPDATE OR REPLACE run_gaps SET began = min(began, ?2), ended = CASE WHEN ?3 IS NULL THEN NULL ELSE max(?3, coalesce(ended, 0)) END
+             WHERE container = ?1 AND began > 0 AND {which}"
+        );
+        step.prepare_cached(&text)?.execute(params![container, from, to])
+    };
+    if !is_of_any_time && extend("ended IS NULL")? > 0 {
+        return Ok(());
+    }
+    let had: i64 = step
+        .prepare_cached("SELECT count(*) FROM run_gaps WHERE container = ?1")?
+        .query_row([container], |row| row.get(0))?;
+    if had >= MOST_GAPS && !is_of_any_time {
+        let newest = "began = (SELECT max(began) FROM run_gaps WHERE container = ?1)";
+        return extend(newest).map(drop);
+    }
+    step.prepare_cached(
+        "INSERT INTO run_gaps (container, began, ended) VALUES (?1, ?2, ?3) ON CONFLICT (container, began)
+         DO UPDATE SET ended = CASE WHEN ended IS NULL OR excluded.ended IS NULL THEN NULL ELSE max(ended, excluded.ended) END",
+    )?
+    .execute(params![container, from, to])?;
+    let why = format!(
+        "{count} reports of this run are lost, or more: they were more, or longer, than the daemon takes; what is missing between \
+         its calls here may have happened, and what the kernel saw then is no call's for certain"
+    );
+    step.prepare_cached(
+        "INSERT INTO refusals (agent, uid, at, what, why, container, run) VALUES (?1, ?2, ?3, 'report', ?4, ?5, ?5)",
+    )?
+    .execute(params![agent, uid, at, why, container])
+    .map(drop)
+}
+
+/// Of which times reports of a run are lost.
+pub(crate) fn gaps(connection: &Connection, container: &str) -> rusqlite::Result<Vec<Gap>> {
+    rows(connection, "SELECT began, ended FROM run_gaps WHERE container = ?1", [container], |row| {
+        Ok(Gap {
+            from: row.get::<_, i64>(0)?.cast_unsigned(),
+            to: row.get::<_, Option<i64>>(1)?.map(i64::cast_unsigned),
+        })
+    })
+}
+
+/// Deletes those of runs that are forgotten.
+pub(crate) fn forget_gaps(step: &Transaction<'_>) -> rusqlite::Result<()> {
+    step.execute("DELETE FROM run_gaps WHERE container NOT IN (SELECT container FROM run_lines)", [])
         .map(drop)
 }
 

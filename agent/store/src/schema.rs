@@ -377,4 +377,13 @@ pub(crate) const MIGRATIONS: &[&str] = &[
     "ALTER TABLE events ADD COLUMN lineage BLOB;",
     // 26: which run a refusal is of. Its 12 hex digits have room in a row's fixed bytes.
     "ALTER TABLE refusals ADD COLUMN run TEXT;           -- the run's container, by the core's word; NULL: an agent's of the daemon's",
+    // 27: of which times reports of runs are lost.
+    "
+    CREATE TABLE run_gaps (
+        container TEXT NOT NULL,        -- the run's
+        began     INTEGER NOT NULL,     -- ns since boot; 0: at any time
+        ended     INTEGER,              -- ns since boot; NULL: it goes on
+        PRIMARY KEY (container, began)
+    ) STRICT;
+    ",
 ];

@@ -126,6 +126,16 @@ pub enum AgentEvent {
         /// When the hook said it, ns since boot.
         moment: u64,
     },
+    /// Of a run: reports of it are lost, and with them what a call was, or its end. What was in flight in that time is not known.
+    Lost {
+        /// How many, at least.
+        count: u64,
+        /// Since when, ns since boot; 0: at any time.
+        from: u64,
+        /// Until when; `None`: it goes on.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        to: Option<u64>,
+    },
     /// Somebody was refused something.
     Refused(Refusal),
 }

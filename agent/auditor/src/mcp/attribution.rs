@@ -8,7 +8,7 @@ use ringfence_events::{
     decode::Decoded,
     matched::{Asked, by_path, touched},
     present::{self, Stored},
-    ties::{attribute_untagged, since},
+    ties::{attribute_untagged, known_beside, since},
 };
 use ringfence_sandbox::host;
 use ringfence_store::{Error, Inside, MOST_SPANS, Reader, RunCalls, SessionReader, Viewer};
@@ -91,12 +91,16 @@ impl<'a> Attributor<'a> {
             }
             if let Some(Some(KnownCalls { calls, to, first })) = known.get(stored.container.as_str()) {
                 present::attribute(&mut event, attribute(moment(record, *first), calls, *to));
-            } else if let Some(RunCalls { calls, known_to, first }) = of_runs.get(stored.container.as_str()) {
+            } else if let Some(RunCalls { calls, known_to, first, gaps }) = of_runs.get(stored.container.as_str())
+            {
                 // Whatever agent of the daemon's has the same profile.
-                let moment = moment(record, *first);
-                let answer = attribute_untagged(moment, calls, *known_to, keeps_tags);
+                // The first call may be one that was lost.
+                let first = first.iter().copied().chain(gaps.iter().map(|gap| gap.from)).min();
+                let moment = moment(record, first);
+                let known_to = known_beside(gaps, moment, *known_to);
+                let answer = attribute_untagged(moment, calls, known_to, keeps_tags);
                 let asked = calls.iter().map(|call| &call.asked);
-                let answer = by_path(answer, moment, &touched(record), asked, *known_to);
+                let answer = by_path(answer, moment, &touched(record), asked, known_to);
                 present::attribute(&mut event, answer);
             } else if let Some(AgentCalls { calls, first }) = of_agents.get(stored.container.as_str()) {
                 let answer = attribute_in_flight(moment(record, *first), &touched(record), calls);

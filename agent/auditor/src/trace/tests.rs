@@ -182,3 +182,23 @@ fn what_a_hook_says_of_a_call_stands_beside_it() {
     let matched = ("/w/a".to_owned(), Certainty::Matched, Some("edit".to_owned()));
     assert_eq!(rig.traced("edit"), [matched], "no other call names it");
 }
+
+#[test]
+fn while_reports_of_a_run_are_lost_nothing_is_a_call_s_for_certain() {
+    let mut rig = Rig::new();
+    rig.call("a", "Read", 10, &["/w/a"]);
+    let told = |rig: &mut Rig, to| {
+        rig.said(CheckedPayload::Event(AgentEvent::Lost { count: 1, from: 30, to }));
+    };
+    // Processes that began in the call, each before, in or behind the time of which something is lost.
+    for at in [20, 40, 60] {
+        rig.event(Decoded { path: Some(format!("/w/{at}")), time: at, start: at - 5, ..samples::decoded() });
+    }
+    let certainties =
+        |rig: &Rig| -> Vec<Certainty> { rig.traced("a").into_iter().map(|(_, it, _)| it).collect() };
+    assert_eq!(certainties(&rig), [Certainty::Sole, Certainty::Sole, Certainty::Sole], "the control");
+    told(&mut rig, None);
+    assert_eq!(certainties(&rig), [Certainty::Sole, Certainty::Ambiguous, Certainty::Ambiguous]);
+    told(&mut rig, Some(50));
+    assert_eq!(certainties(&rig), [Certainty::Sole, Certainty::Ambiguous, Certainty::Sole]);
+}

@@ -1,7 +1,8 @@
 //! Tests of agents' rows: what is in flight, what is over, what goes on.
 
-use super::super::{FILE, Incoming, Writer, open};
+use super::super::{FILE, Incoming, Retention, Writer, open};
 use super::*;
+use ringfence_base::clock::now_micros;
 
 struct Rig {
     dir: tempfile::TempDir,
@@ -543,4 +544,54 @@ fn a_run_s_refusals_are_shown_with_its_own_intents_alone() {
     assert_eq!(of("of-other"), [["the other's"; 3]]);
     assert_eq!(of("of-none"), [["no run's"]]);
     assert_eq!(shown(&TraceTarget::Agent("a@7".into())).len(), 3, "the control");
+}
+
+#[test]
+fn what_a_run_lost_is_a_gap_until_it_says_that_it_is_over() {
+    let mut rig = Rig::new();
+    for container in ["c1", "c2"] {
+        rig.run_says(container, CheckedPayload::LineOpened);
+    }
+    let gap = |from: u64, to: u64| Gap { from, to: (to > 0).then_some(to) };
+    let gaps = |rig: &Rig, container: &str| {
+        let reader = Reader::open(&rig.dir.path().join(FILE)).expect("opens");
+        reader.run_calls_in_flight(container, (1, 1), 100).expect("reads").expect("a run").gaps
+    };
+    let lost = |rig: &mut Rig, from: u64, to: Option<u64>| {
+        rig.run_says("c1", CheckedPayload::Event(AgentEvent::Lost { count: 3, from, to }));
+    };
+    assert_eq!(gaps(&rig, "c1"), []);
+    lost(&mut rig, 10, None);
+    assert_eq!(gaps(&rig, "c1"), [gap(10, 0)]);
+    assert_eq!(gaps(&rig, "c2"), [], "another's");
+    lost(&mut rig, 8, Some(20));
+    lost(&mut rig, 30, Some(40));
+    assert_eq!(gaps(&rig, "c1"), [gap(8, 20), gap(30, 40)]);
+    // What the core lost stays unknown, whatever the worker says of its own.
+    lost(&mut rig, 0, None);
+    lost(&mut rig, 50, None);
+    lost(&mut rig, 50, Some(60));
+    assert_eq!(gaps(&rig, "c1"), [gap(0, 0), gap(8, 20), gap(30, 40), gap(50, 60)]);
+    let reader = Reader::open(&rig.dir.path().join(FILE)).expect("opens");
+    let told = reader.refusals(Viewer(7), &TraceTarget::All, 100).expect("reads");
+    assert_eq!(told.len(), 4, "each once: {told:?}");
+    assert!(told[0].2.why.starts_with("3 reports"), "{told:?}");
+    // A run that says anything is bounded, and nothing that it says is an error.
+    for n in (0..200).rev() {
+        lost(&mut rig, n, Some(n + 7));
+        lost(&mut rig, n * 9, None);
+        lost(&mut rig, u64::MAX - n, Some(n));
+    }
+    let all = gaps(&rig, "c1");
+    assert!(all.len() <= 40 && all.contains(&gap(0, 0)), "{all:?}");
+    let counted = |rig: &Rig| -> i64 {
+        rig.writer
+            .connection()
+            .query_row("SELECT count(*) FROM run_gaps", [], |row| row.get(0))
+            .expect("reads")
+    };
+    assert!(counted(&rig) > 0);
+    // They go with their run, which is old.
+    while rig.writer.retain(&Retention::default(), now_micros()).expect("deletes") {}
+    assert_eq!(counted(&rig), 0);
 }
