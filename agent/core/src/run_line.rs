@@ -14,7 +14,7 @@ use ringfence_base::{
 use ringfence_bpf::TaskError;
 use ringfence_process::peer::Peer;
 use ringfence_wire::{
-    agent::{Answer, MAX_REPORT, ToCore, ToWorker},
+    agent::{Answer, LINE_BURST as BURST, LINE_PER_SECOND as PER_SECOND, MAX_REPORT, ToCore, ToWorker},
     audit::{AgentReport, Payload, run_agent},
     conn::Conn,
     frame::FrameError,
@@ -45,9 +45,6 @@ const MESSAGE_TIME: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(if cfg!(test) { 100 } else { 2000 });
 /// How long a run whose container has ended may still say how its calls ended.
 const LAST_WORDS: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 15 });
-/// Reports of one line at once, and in a second from then on. What is beyond waits with its sender.
-const BURST: u32 = 512;
-const PER_SECOND: u32 = 64;
 /// How long the end of a line waits for room among the reports, and how often it is tried.
 const TRIES: u32 = 30;
 const TRY_AGAIN: Duration = Duration::from_secs(1);

@@ -1,22 +1,24 @@
 //! The worker's link to its supervisor. To the core: who a peer is, tags, reports. A user's service knows nothing of peers, tags
 //! nobody and takes no reports; over its link come orders to a worker that runs (`service`). A run's worker reports over a
 //! further line, straight to the core, which ties processes of the run's container there, too.
+//!
+//! | file | what |
+//! |---|---|
+//! | `link` | what goes over a link, and what comes back |
+//! | `line` | a run's: questions before reports |
+//! | `lost` | which times of a run the record is not to be relied on for |
 
-use super::{access::WithDescriptors, calls::CallKey, frame::FrameReader, service::OrderAssembler};
+use super::{calls::CallKey, service::OrderAssembler};
+use line::Line;
+use link::{Question, run};
+use lost::LostReports;
 use ringfence_wire::{
-    agent::{
-        AgentCounts, Answer, Denials, MAX_REPORT, NotTied, PeerIdentity, ToCore, ToWorker, WorkerCounts,
-    },
-    frame::framed,
-    rights,
+    agent::{AgentCounts, Answer, Denials, MAX_REPORT, NotTied, PeerIdentity, ToCore, WorkerCounts},
     trace::AgentEvent,
 };
-use rustix::net::SendFlags;
 use serde_json::value::to_raw_value;
 use std::{
-    collections::HashMap,
-    io::{self, IoSlice},
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    os::fd::{BorrowedFd, OwnedFd},
     sync::{
         Arc, Mutex, OnceLock, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -24,12 +26,15 @@ use std::{
     time::{Duration, Instant},
 };
 use tokio::{
-    io::{AsyncWriteExt, Interest},
-    net::{UnixStream, unix::OwnedWriteHalf},
+    net::UnixStream,
     sync::{mpsc, oneshot},
     time::{timeout, timeout_at},
 };
 use tokio_util::sync::CancellationToken;
+
+mod line;
+mod link;
+mod lost;
 
 /// Questions and reports that wait to be sent.
 const QUEUE: usize = 1024;
@@ -80,15 +85,6 @@ pub(crate) enum Error {
     Strange,
 }
 
-struct Question {
-    /// Its number is given when it is sent.
-    what: ToCore,
-    descriptors: Vec<OwnedFd>,
-    answer: Option<oneshot::Sender<Answer>>,
-    /// Hears that it was written.
-    written: Option<oneshot::Sender<()>>,
-}
-
 /// The worker's end of the link.
 #[derive(Clone, Default)]
 pub(crate) struct CoreClient {
@@ -96,7 +92,7 @@ pub(crate) struct CoreClient {
     /// At its other end is the core.
     is_core: bool,
     /// A run's own line to the core, which takes reports and ties processes.
-    reports: Arc<OnceLock<mpsc::Sender<Question>>>,
+    line: Arc<OnceLock<Line>>,
     /// The model is to hear what its calls were denied.
     explains: Arc<AtomicBool>,
     counts: Arc<Counts>,
@@ -220,7 +216,7 @@ impl CoreClient {
     /// # Errors
     /// [`Error`]: then it has none.
     pub(crate) async fn tie(&self, connection: BorrowedFd<'_>, parent: u32) -> Result<u64, Error> {
-        match self.ask_on_line(ToCore::Tie { number: 0, parent }, connection).await? {
+        match self.ask_on_line(ToCore::Tie { number: 0, parent }, vec![cloned(connection)?]).await? {
             Answer::Tagged { tag, .. } => Ok(tag),
             _ => Err(Error::Strange),
         }
@@ -231,7 +227,7 @@ impl CoreClient {
     /// # Errors
     /// [`Error`]: it could not.
     pub(crate) async fn could_be_tied(&self, connection: BorrowedFd<'_>, parent: u32) -> Result<(), Error> {
-        match self.ask_on_line(ToCore::CouldBeTied { number: 0, parent }, connection).await? {
+        match self.ask_on_line(ToCore::CouldBeTied { number: 0, parent }, vec![cloned(connection)?]).await? {
             Answer::CouldBeTied => Ok(()),
             _ => Err(Error::Strange),
         }
@@ -252,8 +248,7 @@ impl CoreClient {
     /// # Errors
     /// [`Error`]: then that is not known.
     pub(crate) async fn denied_so_far(&self) -> Result<u64, Error> {
-        let line = self.reports.get().ok_or(Error::Silent)?;
-        match Self::ask_over(line, ToCore::DeniedSoFar { number: 0 }, Vec::new()).await? {
+        match self.ask_on_line(ToCore::DeniedSoFar { number: 0 }, Vec::new()).await? {
             Answer::DeniedSoFar(denied) => Ok(denied),
             _ => Err(Error::Strange),
         }
@@ -272,20 +267,20 @@ impl CoreClient {
         }
     }
 
-    async fn ask_on_line(&self, what: ToCore, connection: BorrowedFd<'_>) -> Result<Answer, Error> {
-        let line = self.reports.get().ok_or(Error::Silent)?;
-        Self::ask_over(line, what, vec![cloned(connection)?]).await
+    async fn ask_on_line(&self, what: ToCore, beside: Vec<OwnedFd>) -> Result<Answer, Error> {
+        let line = self.line.get().ok_or(Error::Silent)?;
+        Self::ask_over(&line.questions, what, beside).await
     }
 
     /// Reports over this line from now on: that of a run, whose supervisor takes none. Once it breaks, or the core closes it, nothing
     /// is reported any more, and nobody minds. False: there is one.
     pub(crate) fn report_to(&self, core: UnixStream) -> bool {
-        let (link, reports) = mpsc::channel(QUEUE);
-        let is_first = !self.is_core && self.reports.set(link).is_ok();
+        let (line, waiting) = Line::new(QUEUE);
+        let is_first = !self.is_core && self.line.set(line).is_ok();
         if is_first {
             tokio::spawn(async move {
                 // It answers what it is asked, and orders nothing.
-                if let Err(error) = run(core, reports, None, CancellationToken::new()).await {
+                if let Err(error) = run(core, waiting, None, CancellationToken::new()).await {
                     tracing::debug!("the daemon takes no more reports of this run: {error}");
                 }
             });
@@ -293,9 +288,25 @@ impl CoreClient {
         is_first
     }
 
-    /// Where reports go, if anywhere.
-    fn reports(&self) -> Option<&mpsc::Sender<Question>> {
-        if self.is_core { self.link.as_ref() } else { self.reports.get().filter(|line| !line.is_closed()) }
+    /// Where reports go, if anywhere; of a run's line, also who follows what is lost.
+    fn reports(&self) -> Option<(&mpsc::Sender<Question>, Option<&LostReports>)> {
+        if self.is_core {
+            return Some((self.link.as_ref()?, None));
+        }
+        let line = self.line.get().filter(|line| !line.reports.is_closed())?;
+        Some((&line.reports, Some(&line.lost)))
+    }
+
+    /// Follows a report that `send` puts among those that wait, and counts one that is lost. Whether it waits there.
+    fn followed(&self, event: &AgentEvent, lost: Option<&LostReports>, send: impl FnOnce() -> bool) -> bool {
+        let is_kept = match lost {
+            Some(lost) => lost.follow(event, send),
+            None => send(),
+        };
+        if !is_kept {
+            self.counts.lost_reports.fetch_add(1, Ordering::Relaxed);
+        }
+        is_kept
     }
 
     /// Whether somebody takes reports.
@@ -305,41 +316,34 @@ impl CoreClient {
 
     /// Tells the auditor something. What does not fit is dropped and counted: nothing waits for an auditor.
     pub(crate) fn report(&self, event: &AgentEvent) {
-        let Some(line) = self.reports() else { return };
-        match report_of(event) {
-            Some(report) => self.tell_over(line, report),
-            None => drop(self.lost()),
-        }
+        let Some((queue, lost)) = self.reports() else { return };
+        let question = report_of(event).map(Question::told);
+        self.followed(event, lost, || question.is_some_and(|question| queue.try_send(question).is_ok()));
     }
 
     /// The same of what must not be missing: waits until it is written, at most [`PATIENCE`] and until `cut`, so that it is the
     /// core's whatever becomes of the worker. Whether it is, or nobody is there to be told.
     pub(crate) async fn report_patiently(&self, event: &AgentEvent, cut: &CancellationToken) -> bool {
-        let Some(link) = self.reports() else { return true };
+        let Some((queue, lost)) = self.reports() else { return true };
         let until = tokio::time::Instant::now() + PATIENCE;
         let (written, is_written) = oneshot::channel();
-        let Some(what) = report_of(event) else { return self.lost() };
-        let question = Question { what, descriptors: Vec::new(), answer: None, written: Some(written) };
-        let sending = timeout_at(until, link.send(question));
-        let sent = tokio::select! {
+        let Some(what) = report_of(event) else { return self.followed(event, lost, || false) };
+        let question = Question { written: Some(written), ..Question::told(what) };
+        let room = tokio::select! {
             // What has room is sent, whatever is cut.
             biased;
-            sent = sending => sent,
-            () = cut.cancelled() => return self.lost(),
+            room = timeout_at(until, queue.reserve()) => room.ok().and_then(Result::ok),
+            () = cut.cancelled() => None,
         };
-        if !sent.is_ok_and(|sent| sent.is_ok()) {
-            return self.lost();
+        let is_sent = self.followed(event, lost, || room.map(|room| room.send(question)).is_some());
+        if !is_sent {
+            return false;
         }
         tokio::select! {
             biased;
             written = timeout_at(until, is_written) => written.is_ok_and(|written| written.is_ok()),
             () = cut.cancelled() => false,
         }
-    }
-
-    fn lost(&self) -> bool {
-        self.counts.lost_reports.fetch_add(1, Ordering::Relaxed);
-        false
     }
 
     /// Tells the supervisor that the socket is served, or that what it ordered last is in force.
@@ -378,15 +382,8 @@ impl CoreClient {
 
     fn tell(&self, what: ToCore) {
         if let Some(link) = &self.link {
-            self.tell_over(link, what);
-        }
-    }
-
-    fn tell_over(&self, link: &mpsc::Sender<Question>, what: ToCore) {
-        let is_report = matches!(what, ToCore::Report(_));
-        let question = Question { what, descriptors: Vec::new(), answer: None, written: None };
-        if link.try_send(question).is_err() && is_report {
-            self.counts.lost_reports.fetch_add(1, Ordering::Relaxed);
+            // What finds no room is said again, or of no use any more.
+            let _ = link.try_send(Question::told(what));
         }
     }
 
@@ -432,105 +429,6 @@ fn report_of(event: &AgentEvent) -> Option<ToCore> {
         paths.take()?;
         fitting(&less)
     })
-}
-
-/// Those who wait for an answer, by the numbers of their questions.
-#[derive(Default)]
-struct Waiting {
-    last: u64,
-    answers: HashMap<u64, oneshot::Sender<Answer>>,
-}
-
-impl Waiting {
-    /// Gives a question its number, before it can be answered. Who gave up waiting is forgotten.
-    fn number(&mut self, what: &mut ToCore, answer: Option<oneshot::Sender<Answer>>) {
-        self.answers.retain(|_, waits| !waits.is_closed());
-        let number = match what {
-            ToCore::Speaker { number }
-            | ToCore::Tag { number }
-            | ToCore::CommandLine { number }
-            | ToCore::Tie { number, .. }
-            | ToCore::CouldBeTied { number, .. }
-            | ToCore::DeniedSoFar { number }
-            | ToCore::DenialsOf { number, .. } => number,
-            ToCore::Ready
-            | ToCore::Failed(_)
-            | ToCore::Status(_)
-            | ToCore::KeyRefused
-            | ToCore::Report(_) => return,
-        };
-        if let Some(answer) = answer {
-            self.last += 1;
-            *number = self.last;
-            self.answers.insert(self.last, answer);
-        }
-    }
-}
-
-async fn run(
-    supervisor: UnixStream,
-    mut questions: mpsc::Receiver<Question>,
-    mut assembler: Option<OrderAssembler>,
-    stop: CancellationToken,
-) -> io::Result<()> {
-    let waiting = Mutex::new(Waiting::default());
-    let lock = || waiting.lock().unwrap_or_else(PoisonError::into_inner);
-    let (read, mut write) = supervisor.into_split();
-    let hear = async {
-        let (read, descriptors) = WithDescriptors::new(read);
-        let mut reader = FrameReader::new(read);
-        loop {
-            let body = match reader.next(None).await {
-                Ok(body) => body,
-                Err(ringfence_wire::frame::FrameError::Closed) => return Ok(()),
-                Err(error) => return Err(io::Error::other(error)),
-            };
-            match serde_json::from_slice::<ToWorker>(&body) {
-                Ok(ToWorker::Answer { number, answer }) => {
-                    // Late: nobody waits for it any more.
-                    lock().answers.remove(&number).map(|waits| waits.send(answer));
-                }
-                Ok(ToWorker::Stop) => stop.cancel(),
-                Ok(order) => match &mut assembler {
-                    Some(assembler) => assembler.take(order, &descriptors).await?,
-                    None => return Err(io::Error::other("it says what it says to a new worker only")),
-                },
-                Err(error) => return Err(io::Error::other(error)),
-            }
-        }
-    };
-    let say = async {
-        while let Some(Question { mut what, descriptors, answer, written }) = questions.recv().await {
-            lock().number(&mut what, answer);
-            write_out(&mut write, &what, &descriptors).await?;
-            written.map(|written| written.send(()));
-        }
-        // Nobody can ask any more: the worker ends.
-        std::future::pending().await
-    };
-    tokio::select! {
-        heard = hear => heard,
-        said = say => said,
-    }
-}
-
-async fn write_out(write: &mut OwnedWriteHalf, what: &ToCore, descriptors: &[OwnedFd]) -> io::Result<()> {
-    let body = serde_json::to_vec(what)?;
-    let frame = framed(&body).map_err(io::Error::other)?;
-    let sent = loop {
-        write.writable().await?;
-        let socket: &UnixStream = write.as_ref();
-        match socket.try_io(Interest::WRITABLE, || send(socket.as_fd(), &frame, descriptors)) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            sent => break sent?,
-        }
-    };
-    write.write_all(frame.get(sent..).unwrap_or_default()).await
-}
-
-fn send(socket: BorrowedFd<'_>, frame: &[u8], descriptors: &[OwnedFd]) -> io::Result<usize> {
-    let borrowed: Vec<BorrowedFd<'_>> = descriptors.iter().map(AsFd::as_fd).collect();
-    Ok(rights::send(socket, &[IoSlice::new(frame)], &borrowed, SendFlags::DONTWAIT)?)
 }
 
 #[cfg(test)]

@@ -25,6 +25,10 @@ pub const MAX_ORDER: usize = 1 << 20;
 pub const MAX_QUESTION: usize = 64 << 10;
 /// Most bytes of a report.
 pub const MAX_REPORT: usize = 16 << 10;
+/// Messages that the core takes on a run's line at once, and in a second from then on. What is beyond waits with its sender.
+pub const LINE_BURST: u32 = 512;
+/// See [`LINE_BURST`].
+pub const LINE_PER_SECOND: u32 = 64;
 /// Most denials of a call that are told one by one.
 pub const MAX_DENIALS: usize = 3;
 /// Most bytes of each text in a [`Denial`].

@@ -2,11 +2,11 @@
 
 use super::*;
 use ringfence_wire::{
-    agent::MAX_QUESTION,
+    agent::{MAX_QUESTION, ToWorker},
     conn::Conn,
     trace::{MAX_PATHS_BYTES, MAX_TEXT},
 };
-use std::task::Poll;
+use std::{os::fd::AsFd, task::Poll};
 
 #[test]
 fn refusals_of_strangers_hide_none_of_who_is_known() {
@@ -105,6 +105,32 @@ async fn an_answer_belongs_to_the_question_of_its_number() {
     pids.sort_unstable();
     assert_eq!(pids, [2, 3], "not the first's");
     answering.join().unwrap();
+}
+
+#[tokio::test]
+async fn a_question_on_a_run_s_line_does_not_wait_for_its_reports() {
+    let (ours, core) = std::os::unix::net::UnixStream::pair().unwrap();
+    ours.set_nonblocking(true).unwrap();
+    let host = CoreClient::default();
+    assert!(host.report_to(UnixStream::from_std(ours).unwrap()));
+    let said = AgentEvent::IntentEnded { id: "i".to_owned(), error: None, moment: 0 };
+    (0..QUEUE).for_each(|_| host.report(&said));
+    assert_eq!(host.counts().lost_reports.load(Ordering::Relaxed), 0, "the control");
+    host.report(&said);
+    assert_eq!(host.counts().lost_reports.load(Ordering::Relaxed), 1);
+    let heard = tokio::task::spawn_blocking(move || {
+        let mut core = Conn::new(core, Duration::from_secs(60), MAX_QUESTION);
+        let ToCore::DeniedSoFar { number } = core.receive().unwrap() else { panic!("not the question") };
+        core.send(&ToWorker::Answer { number, answer: Answer::DeniedSoFar(3) }).unwrap();
+        // What is lost is on record before what waited.
+        let ToCore::Report(first) = core.receive().unwrap() else { panic!("no report") };
+        let ToCore::Report(second) = core.receive().unwrap() else { panic!("no report") };
+        [first, second].map(|json| serde_json::from_str::<AgentEvent>(json.get()).unwrap())
+    });
+    assert_eq!(host.denied_so_far().await, Ok(3));
+    let [first, second] = heard.await.unwrap();
+    assert!(matches!(first, AgentEvent::Lost { count: 1, to: Some(_), .. }), "{first:?}");
+    assert_eq!(second, said);
 }
 
 #[test]

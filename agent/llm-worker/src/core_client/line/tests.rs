@@ -1,0 +1,110 @@
+//! Which goes first, and at which pace.
+
+use super::*;
+use ringfence_wire::{agent::ToCore, trace::AgentEvent};
+
+fn question() -> Question {
+    Question::told(ToCore::DeniedSoFar { number: 0 })
+}
+
+fn call(key: &str) -> AgentEvent {
+    AgentEvent::Call {
+        key: key.into(),
+        id: "i".into(),
+        renamed: None,
+        intent: None,
+        tool: "t".into(),
+        server: None,
+        input: "{}".into(),
+        paths: None,
+        moment: 7,
+    }
+}
+
+fn report(line: &Line, event: &AgentEvent) -> bool {
+    let said = report_of(event).map(Question::told).unwrap();
+    line.lost.follow(event, || line.reports.try_send(said).is_ok())
+}
+
+/// The next that is said; a question is none.
+async fn said(waiting: &mut Waiting) -> Option<AgentEvent> {
+    match waiting.next().await.unwrap().what {
+        ToCore::Report(json) => Some(serde_json::from_str(json.get()).unwrap()),
+        _ => None,
+    }
+}
+
+#[tokio::test]
+async fn a_question_passes_reports_that_wait_and_those_whose_turn_is_later() {
+    let (line, mut waiting) = Line::new(8);
+    assert!(report(&line, &call("a")) && report(&line, &call("b")));
+    line.questions.try_send(question()).unwrap();
+    assert_eq!(said(&mut waiting).await, None, "it came last");
+    assert_eq!(said(&mut waiting).await, Some(call("a")));
+    // The next waits here, not in front of a question.
+    waiting.reports.pace.full = Instant::now() + Duration::from_secs(3600);
+    {
+        let mut next = std::pin::pin!(waiting.next());
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        assert!(next.as_mut().poll(&mut context).is_pending());
+    }
+    line.questions.try_send(question()).unwrap();
+    assert_eq!(said(&mut waiting).await, None);
+    waiting.reports.pace.full = Instant::now();
+    assert_eq!(said(&mut waiting).await, Some(call("b")), "it is not lost");
+}
+
+#[test]
+fn reports_are_written_more_slowly_than_they_are_read() {
+    const { assert!(BURST < LINE_BURST && PER_SECOND < LINE_PER_SECOND) }
+    let begun = Instant::now();
+    let mut pace = Pace { full: begun };
+    let mut at_once = |now: Instant| {
+        let due = |_: &u32| {
+            let is_due = pace.wait(now).is_zero();
+            if is_due {
+                pace.step(now);
+            }
+            is_due
+        };
+        (0..2 * BURST).take_while(due).count() as u32
+    };
+    assert_eq!(at_once(begun), BURST);
+    assert_eq!(at_once(begun + Duration::from_secs(2)), 2 * PER_SECOND);
+    assert_eq!(at_once(begun + Duration::from_secs(3600)), BURST, "no more than at first");
+    assert_eq!(pace.wait(begun + Duration::from_secs(3600)), Pace::EACH);
+}
+
+#[tokio::test]
+async fn what_had_no_room_is_said_first_and_ties_last() {
+    let (line, mut waiting) = Line::new(2);
+    let tied = AgentEvent::Tagged { key: "a".into(), tag: 1, matched: false };
+    assert!(report(&line, &call("a")) && report(&line, &call("b")));
+    assert!(report(&line, &tied), "it waits elsewhere");
+    assert!(!report(&line, &call("c")));
+    let lost = AgentEvent::Lost { count: 1, from: 7, to: None };
+    for wanted in [lost, call("a"), call("b"), tied] {
+        assert_eq!(said(&mut waiting).await, Some(wanted));
+    }
+    // Nothing waits: what is lost is said at once.
+    let mut next = Box::pin(said(&mut waiting));
+    let woken = async {
+        tokio::task::yield_now().await;
+        assert!(!line.lost.follow(&call("d"), || false));
+    };
+    tokio::select! {
+        biased;
+        said = &mut next => panic!("{said:?}"),
+        () = woken => {}
+    }
+    assert_eq!(next.await, Some(AgentEvent::Lost { count: 2, from: 7, to: None }));
+}
+
+#[tokio::test]
+async fn reports_are_said_where_nobody_can_ask_any_more() {
+    let (line, mut waiting) = Line::new(4);
+    assert!(report(&line, &call("a")));
+    drop(line);
+    assert_eq!(said(&mut waiting).await, Some(call("a")));
+    assert!(waiting.next().await.is_none());
+}
