@@ -8,6 +8,7 @@
 //! | file | what |
 //! |---|---|
 //! | `place` | where in a request it goes |
+//! | `rest` | how long is waited for an answer, and when nothing is asked |
 
 use super::{
     intents::{self, ToolResult},
@@ -30,13 +31,15 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
-    time::{Duration, Instant},
+    time::Instant,
 };
 use tokio::time::timeout_at;
 
 mod place;
+mod rest;
 
 pub(crate) use place::{Form, Room};
+use rest::Rest;
 
 /// What each thing that is said begins with.
 const MARK: &str = "[Ringfence]";
@@ -58,19 +61,13 @@ const MOST: usize = 4096;
 const MOST_BYTES: usize = 4 << 20;
 /// Calls of one request that are asked about.
 const MOST_ASKED: usize = 16;
-/// How long all that is asked for a request may take, since its client waits, and how long nothing is asked after that was not
-/// enough. It takes half a second on an emulated processor, and a loaded host has its turns.
-const PATIENCE: Duration = Duration::from_secs(10);
-const REST: Duration = Duration::from_secs(300);
-
 /// What is known of the denials of a run.
 pub(super) struct DenialNotes {
     host: CoreClient,
     /// How many there were when somebody looked last.
     counted: AtomicU64,
     notes: Mutex<Notes>,
-    /// Nothing is asked until then.
-    resting: Mutex<Option<Instant>>,
+    rest: Mutex<Rest>,
     /// Nobody outside can make two results that it takes for one.
     hasher: RandomState,
 }
@@ -117,7 +114,7 @@ impl DenialNotes {
     /// For calls that this link's other end knows something of.
     pub(super) fn new(host: CoreClient) -> Self {
         let (counted, hasher) = (AtomicU64::new(0), RandomState::new());
-        Self { host, counted, notes: Mutex::default(), resting: Mutex::default(), hasher }
+        Self { host, counted, notes: Mutex::default(), rest: Mutex::default(), hasher }
     }
 
     /// How many denials there were when somebody looked last: a call that begins now has none of them.
@@ -156,15 +153,17 @@ impl DenialNotes {
     /// Asks what was denied to calls that a request closes: what is to be said of each.
     pub(super) async fn ask(&self, closed: &[Closed], redactor: &Redactor) -> Vec<(Closed, Arc<str>)> {
         let mut fresh = Vec::new();
-        if closed.is_empty() || self.is_resting() {
+        let now = Instant::now();
+        let Some(patience) = lock(&self.rest).patience(now).filter(|_| !closed.is_empty()) else {
             return fresh;
-        }
-        let until = Instant::now() + PATIENCE;
+        };
+        let until = now + patience;
         let Some(Ok(denied)) = self.in_time(until, self.host.denied_so_far()).await else { return fresh };
         self.counted.fetch_max(denied, Ordering::Relaxed);
         for call in closed.iter().filter(|call| call.before < denied).take(MOST_ASKED) {
             match self.in_time(until, self.host.denials_of(&call.key)).await {
                 Some(Ok(denials)) => {
+                    lock(&self.rest).answered();
                     fresh.extend(sentences(&denials, redactor).map(|said| (call.clone(), said.into())));
                 }
                 Some(Err(error)) => tracing::debug!("what a call was denied is not known: {error}"),
@@ -184,14 +183,10 @@ impl DenialNotes {
             Ok(answer) if !matches!(answer, Err(Error::Silent)) => Some(answer),
             _ => {
                 tracing::debug!("nobody says what calls are denied");
-                *lock(&self.resting) = Some(Instant::now() + REST);
+                lock(&self.rest).failed(Instant::now());
                 None
             }
         }
-    }
-
-    fn is_resting(&self) -> bool {
-        lock(&self.resting).is_some_and(|until| Instant::now() < until)
     }
 
     /// What a conversation is known by: its session, where the client names it, and what the user said first, since providers may
