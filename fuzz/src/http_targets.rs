@@ -10,7 +10,7 @@ use ringfence_llm_worker::http::{
 use ringfence_llm_worker::message::ToolCall;
 use ringfence_llm_worker::provider::Wire;
 use ringfence_llm_worker::redact::Redactor;
-use ringfence_policy::agents::config::{Llm, ProviderKind};
+use ringfence_policy::agents::config::{Llm, ProviderKind, Service};
 use serde_json::{Map, Value, json};
 use std::time::Duration;
 
@@ -87,11 +87,17 @@ fn header_lines(lines: &str) -> HeaderMap {
 
 /// What goes on of a client's headers is the provider's own, bounded and shown, and no credential.
 fn passed(headers: &HeaderMap) {
-    for kind in KINDS.iter().copied() {
-        let Ok(passed) = head::passed_on(kind, headers, None) else { continue };
+    let apis = KINDS.iter().map(|kind| llm(*kind, false));
+    let chatgpt = Llm { service: Service::ChatGpt, ..llm(ProviderKind::OpenAi, false) };
+    for llm in apis.chain([chatgpt]) {
+        let Ok(passed) = head::passed_on(&llm, headers, None) else { continue };
         assert!(passed.headers.len() <= 32);
         for (name, value) in &passed.headers {
-            assert!(name.as_str().starts_with("anthropic-") && value.to_str().is_ok(), "{name}");
+            let is_theirs = match llm.service {
+                Service::Api => name.as_str().starts_with("anthropic-"),
+                Service::ChatGpt => !["chatgpt-account-id", "host", "accept"].contains(&name.as_str()),
+            };
+            assert!(is_theirs && value.to_str().is_ok(), "{name}");
             let mut words = name.as_str().split(['-', '_']);
             assert!(!words.any(|word| ["key", "token", "cookie", "auth"].contains(&word)), "{name}");
         }
@@ -115,6 +121,7 @@ fn llm(provider: ProviderKind, server: bool) -> Llm {
     Llm {
         name: "m".into(),
         provider,
+        service: Service::Api,
         model: "fixed".into(),
         api_key: None,
         auth: None,

@@ -5,9 +5,10 @@
 // Where nobody reads standard output any more (`| head`), `println!` panics.
 #![cfg_attr(not(test), deny(clippy::print_stdout))]
 
+mod jwt;
 mod login;
 
-pub use login::{Change, Login, Renewable, Renewal, Renewed};
+pub use login::{Change, Login, Renewable, Renewal, Renewed, When};
 
 use nix::libc;
 use ringfence_redact::misplaced::{Name, shown};
@@ -195,6 +196,9 @@ pub enum Error {
     /// A login that is over.
     #[error("the login in {} expired; start the agent once without Ringfence, and it is renewed", shown(&.0.display().to_string()))]
     Expired(PathBuf),
+    /// A login's file that somebody wrote while it was read.
+    #[error("the login in {} was changed at this moment; try again", shown(&.0.display().to_string()))]
+    Changed(PathBuf),
     /// A login that is over, or was refused, and stays so.
     #[error("the login in {} cannot be renewed: {why}", shown(&.path.display().to_string()))]
     NotRenewed {

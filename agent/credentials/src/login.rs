@@ -1,6 +1,6 @@
 //! The file of JSON in which an agent keeps what its user logged in with.
 
-use super::{Error, Secret, checked, open, open_of_any_mode, shown};
+use super::{Error, Secret, checked, jwt, open, open_of_any_mode, shown};
 use serde_json::value::RawValue;
 use std::{
     borrow::Cow,
@@ -16,16 +16,29 @@ use zeroize::Zeroizing;
 const MAX_BYTES: u64 = 256 << 10;
 
 /// A login of the user's: a credential in a file of JSON, that only its owner can read.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Login {
     /// The file.
     pub path: PathBuf,
     /// The credential's place, as a JSON pointer (RFC 6901).
     pub at: String,
-    /// That of the time when it expires, in milliseconds since 1970.
+    /// That of the time when it expires, in milliseconds since 1970. Without one, a credential that is a JSON Web Token says so itself.
     pub expires: Option<String>,
+    /// Which of a file's logins the agent itself would use, if it has several.
+    pub when: Option<When>,
+    /// The place of the account's id, of a login with ChatGPT.
+    pub chatgpt_account: Option<String>,
     /// How it is renewed, if it can be.
-    pub renewal: Option<Renewal>,
+    pub renewal: Option<Box<Renewal>>,
+}
+
+/// What a file says of the login that counts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct When {
+    /// Where it says so, as a JSON pointer.
+    pub at: String,
+    /// What stands there. Where nothing does, or null, the login counts, too.
+    pub is: String,
 }
 
 /// How a login is renewed: RFC 6749, section 6, for a client without a secret.
@@ -87,7 +100,12 @@ impl Login {
         {
             return Err(Error::Expired(self.path.clone()));
         }
-        self.secret(&text, &self.at)
+        let secret = self.access(&text)?;
+        let by_itself = || jwt::expires(secret.expose()).is_some_and(|time| u128::from(time) * 1000 <= now);
+        if self.expires.is_none() && by_itself() {
+            return Err(Error::Expired(self.path.clone()));
+        }
+        Ok(secret)
     }
 
     /// The credential, also one that is over.
@@ -95,7 +113,23 @@ impl Login {
     /// # Errors
     /// [`Error`].
     pub fn credential(&self) -> Result<Secret, Error> {
-        self.secret(&self.text()?, &self.at)
+        self.access(&self.text()?)
+    }
+
+    /// The id of the account that this credential is of, if it is a login's with ChatGPT and the file has one.
+    ///
+    /// # Errors
+    /// [`Error`]; [`Error::Changed`]: the file has another credential by now, which may be another account's.
+    pub fn account(&self, of: &Secret) -> Result<Option<Secret>, Error> {
+        let Some(at) = &self.chatgpt_account else { return Ok(None) };
+        let text = self.text()?;
+        if self.access(&text)? != *of {
+            return Err(Error::Changed(self.path.clone()));
+        }
+        match self.secret(&text, at) {
+            Err(Error::NoLogin { .. }) => Ok(None),
+            account => account.map(Some),
+        }
     }
 
     /// What it is renewed with. `None`: nothing says how it is renewed.
@@ -106,7 +140,7 @@ impl Login {
     pub fn renewable(&self) -> Result<Option<Renewable>, Error> {
         let Some(renewal) = &self.renewal else { return Ok(None) };
         let text = self.text()?;
-        self.secret(&text, &self.at)?;
+        self.access(&text)?;
         Ok(Some(Renewable { token: self.secret(&text, &renewal.at)?, text }))
     }
 
@@ -186,6 +220,17 @@ impl Login {
         Ok(text)
     }
 
+    /// The credential, if the file says that it is the one that counts.
+    fn access(&self, text: &str) -> Result<Secret, Error> {
+        if let Some(When { at, is }) = &self.when
+            && part(text, at).is_some_and(|found| found != "null")
+            && find::<Text<'_>>(text, at).is_none_or(|found| found.0 != *is)
+        {
+            return Err(self.none(&self.at));
+        }
+        self.secret(text, &self.at)
+    }
+
     fn secret(&self, text: &str, at: &str) -> Result<Secret, Error> {
         let found: Text<'_> = find(text, at).ok_or_else(|| self.none(at))?;
         if found.0.is_empty() {
@@ -262,7 +307,13 @@ mod tests {
             write_lock: None,
         };
         let expires = expires.map(str::to_owned);
-        Login { path, at: "/oauth/access".into(), expires, renewal: Some(renewal) }
+        Login {
+            path,
+            at: "/oauth/access".into(),
+            expires,
+            renewal: Some(Box::new(renewal)),
+            ..Login::default()
+        }
     }
 
     fn login(text: &str, expires: Option<&str>) -> Result<Secret, Error> {
@@ -289,6 +340,83 @@ mod tests {
         }
         assert!(matches!(login(r#"{"oauth":{"access":"a\nb"}}"#, None), Err(Error::Unprintable(_))));
         assert!(matches!(login(&"x".repeat(300 << 10), None), Err(Error::TooLong(_))));
+    }
+
+    #[test]
+    fn a_token_that_says_when_it_expires_is_not_used_behind_that() {
+        let text = |claims: &str| {
+            use base64::Engine as _;
+            let claims = base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(claims);
+            format!(r#"{{"oauth":{{"access":"e30.{claims}.c2ln","expires":1000}}}}"#)
+        };
+        assert!(matches!(login(&text(r#"{"exp":1000}"#), None), Err(Error::Expired(_))));
+        assert!(login(&text(r#"{"exp":4000000000}"#), None).is_ok());
+        assert!(login(&text("{}"), None).is_ok(), "it does not say");
+        // The file's word is the agent's own.
+        let far = text(r#"{"exp":1000}"#).replace(":1000}}", ":4000000000000}}");
+        assert!(login(&far, Some("/oauth/expires")).is_ok(), "{far}");
+    }
+
+    #[test]
+    fn of_several_logins_the_one_counts_that_the_file_names() {
+        let file = |mode: &str| {
+            format!(r#"{{"mode":{mode},"key":"sk-key","oauth":{{"access":"a","refresh":"r"}}}}"#)
+        };
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("login.json");
+        let put = |text: &str| {
+            fs::write(&path, text).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+        };
+        let when = |is: &str| Some(When { at: "/mode".into(), is: is.into() });
+        let oauth = Login { when: when("chatgpt"), ..of(path.clone(), None) };
+        let key = Login { path: path.clone(), at: "/key".into(), when: when("apikey"), ..Login::default() };
+        for (text, is_oauth, is_key) in [
+            (file(r#""chatgpt""#), true, false),
+            (file(r#""apikey""#), false, true),
+            (file(r#""of tomorrow""#), false, false),
+            (file("7"), false, false),
+            (file("{}"), false, false),
+            // Nothing is said: the first place that has one counts.
+            (file("null"), true, true),
+            (file("7").replace(r#""mode":7,"#, ""), true, true),
+        ] {
+            put(&text);
+            assert_eq!((oauth.read().is_ok(), key.read().is_ok()), (is_oauth, is_key), "{text}");
+            assert_eq!(
+                (oauth.credential().is_ok(), oauth.renewable().is_ok()),
+                (is_oauth, is_oauth),
+                "{text}"
+            );
+            for error in [oauth.read(), key.read()].into_iter().filter_map(Result::err) {
+                assert!(matches!(error, Error::NoLogin { .. }), "{error}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_account_is_that_of_the_credential_beside_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("login.json");
+        let put = |text: &str| {
+            fs::write(&path, text).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+        };
+        let login = Login { chatgpt_account: Some("/oauth/account".into()), ..of(path.clone(), None) };
+        let account = |of: &str| login.account(&Secret::from(of.to_owned()));
+        put(r#"{"oauth":{"access":"a","account":"acct-1"}}"#);
+        assert_eq!(account("a").unwrap().unwrap().expose(), "acct-1");
+        assert!(matches!(account("b"), Err(Error::Changed(_))));
+        for none in [r#"{"oauth":{"access":"a"}}"#, r#"{"oauth":{"access":"a","account":null}}"#] {
+            put(none);
+            assert!(account("a").unwrap().is_none(), "{none}");
+        }
+        assert!(of(path.clone(), None).account(&Secret::from("a".to_owned())).unwrap().is_none());
+        // It goes into a header.
+        put(r#"{"oauth":{"access":"a","account":"x\ny"}}"#);
+        assert!(matches!(account("a"), Err(Error::Unprintable(_))));
+        put(r#"{"oauth":{"acc"#);
+        assert!(matches!(account("a"), Err(Error::NoLogin { .. })));
     }
 
     #[test]

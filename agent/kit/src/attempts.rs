@@ -186,7 +186,7 @@ mod tests {
     fn the_last_attempt_of_each_login_is_known_for_a_while() {
         let dir = tempfile::tempdir().unwrap();
         let open = Dir::open(dir.path()).unwrap();
-        let login = Login { path: "/there".into(), at: "/a".into(), expires: None, renewal: None };
+        let login = Login { path: "/there".into(), at: "/a".into(), ..Login::default() };
         let of = |name: &str| Attempts::of(&open, OsStr::new(name), &login).unwrap();
         let last = |name: &str| of(name).last().cloned();
         assert_eq!(last("one"), None);
@@ -213,7 +213,7 @@ mod tests {
     fn a_token_that_was_spent_stays_so_until_another_is_there() {
         let dir = tempfile::tempdir().unwrap();
         let open = Dir::open(dir.path()).unwrap();
-        let login = Login { path: "/one".into(), at: "/a".into(), expires: None, renewal: None };
+        let login = Login { path: "/one".into(), at: "/a".into(), ..Login::default() };
         let token = |text: &str| Secret::from(text.to_owned());
         Attempts::of(&open, OsStr::new("one"), &login)
             .unwrap()

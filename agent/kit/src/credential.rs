@@ -61,7 +61,7 @@ mod tests {
         let path = dir.path().join("login.json");
         let login = |at: &str| {
             let expires = Some("/expires".to_owned());
-            Source::Login(Login { path: path.clone(), at: at.to_owned(), expires, renewal: None })
+            Source::Login(Login { path: path.clone(), at: at.to_owned(), expires, ..Login::default() })
         };
         let find = |places: &[Source]| super::find(places, |place| Ok::<_, ()>(place.read())).unwrap();
         let absent = Source::Env("RINGFENCE_TEST_OF_NO_SUCH_VARIABLE".to_owned());

@@ -102,7 +102,8 @@ impl Endpoint {
         }
         listeners.push(listener.into());
         let (source, secret) = credential.unzip();
-        let credentials = passed(secret.as_ref()).map_err(|error| Error::Credential(agent.clone(), error))?;
+        let credentials = passed(source.as_ref(), secret.as_ref())
+            .map_err(|error| Error::Credential(agent.clone(), error))?;
         let given = secret.as_ref().map(Fingerprint::of);
         // Each has it in one place: the worker from here on.
         drop(secret);
@@ -311,9 +312,15 @@ impl Fingerprint {
     }
 }
 
-/// A credential as it is handed over.
-fn passed(secret: Option<&Secret>) -> Result<Credentials, secret::Error> {
-    secret.map(|secret| Ok((CredentialOwner::Llm, secret.pipe()?))).into_iter().collect()
+/// A credential as it is handed over, and behind it the account that it is of, where its place says that, too.
+fn passed(source: Option<&Source>, secret: Option<&Secret>) -> Result<Credentials, secret::Error> {
+    let Some(secret) = secret else { return Ok(Credentials::new()) };
+    let account = match source {
+        Some(Source::Login(login)) => login.account(secret)?,
+        _ => None,
+    };
+    let account = account.map(|account| Ok((CredentialOwner::Account, account.pipe()?)));
+    std::iter::once(Ok((CredentialOwner::Llm, secret.pipe()?))).chain(account).collect()
 }
 
 fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -377,7 +384,7 @@ impl Fresh {
     }
 
     fn hand_over(&self, secret: Option<&Secret>) -> Result<(), String> {
-        let credentials = passed(secret).map_err(|error| chain(&error))?;
+        let credentials = passed(self.source.as_ref(), secret).map_err(|error| chain(&error))?;
         *held(&self.given) = secret.map(Fingerprint::of);
         let order = ToWorker::Replace(Replacement {
             config: self.config.clone(),

@@ -188,7 +188,7 @@ impl Renewer {
     ) -> Result<Secret, Error> {
         let (login, renewal) = match source {
             Source::Login(login) => match &login.renewal {
-                Some(renewal) => (login, renewal),
+                Some(renewal) => (login, &**renewal),
                 None => return login.read(),
             },
             other => return other.read(),

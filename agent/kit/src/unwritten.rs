@@ -177,7 +177,7 @@ mod tests {
             write_lock: None,
         };
         let path = root.join("login");
-        let login = Login { path, at: "/a".into(), expires: None, renewal: Some(renewal) };
+        let login = Login { path, at: "/a".into(), renewal: Some(Box::new(renewal)), ..Login::default() };
         let dir = Dir::open(root).unwrap();
         let to_come = dir.prepare(OsStr::new("login"), Access::Mode(0o600), 4096).unwrap();
         let new = Renewed { access: secret("sk-new"), refresh: Some(secret("r-1")), expires: 7 };

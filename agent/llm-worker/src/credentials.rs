@@ -62,7 +62,7 @@ pub(crate) fn read_each<T>(
     let one = |(of, source): (CredentialOwner, &Source)| match source.read().and_then(&make) {
         Ok(made) => Ok((of, made)),
         Err(source) => Err(match of {
-            CredentialOwner::Llm => worker::Error::Provider {
+            CredentialOwner::Llm | CredentialOwner::Account => worker::Error::Provider {
                 name: config.llm.name.clone(),
                 source: upstream::Error::Secret(source),
             },

@@ -1,7 +1,7 @@
 //! Requests to a provider, and its answers as they stream.
 
 use super::{
-    credentials,
+    credentials::{self, Scheme},
     history::Pieces,
     http::request::head::PassedHead,
     provider::{
@@ -68,13 +68,14 @@ pub struct Provider {
 }
 
 impl Provider {
-    /// Makes the client. Blocks: certificates are read.
+    /// Makes the client. `account`: the id of the account that the key is of, where the provider wants it. Blocks: certificates
+    /// are read.
     ///
     /// # Errors
     /// [`Error`].
-    pub fn new(llm: &Llm, key: Option<&Secret>) -> Result<Self, Error> {
+    pub fn new(llm: &Llm, key: Option<&Secret>, account: Option<&Secret>) -> Result<Self, Error> {
         let protocol = protocol(llm.provider);
-        let base = llm.base_url.as_ref().map_or(protocol.address(), |url| url.as_str());
+        let base = llm.base_url.as_ref().map_or(protocol.address(llm), |url| url.as_str());
         let base = base.trim_end_matches('/').to_owned();
         let url = Url::parse(&format!("{base}/{}", protocol.path(llm))).map_err(|_| Error::Url)?;
         let mut headers = HeaderMap::new();
@@ -89,6 +90,10 @@ impl Provider {
             headers.extend(
                 beside.map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value))),
             );
+        }
+        if let (Some(name), Some(account)) = (protocol.account_header(llm), account) {
+            let account = credentials::header(account, Scheme::Bare).map_err(|_| Error::Header)?;
+            headers.insert(HeaderName::from_static(name), account);
         }
         Ok(Self { protocol, client: client()?, base, url, headers, llm: llm.clone() })
     }

@@ -11,7 +11,7 @@ use crate::agents::{
     config::{ANY_MODEL, ProviderKind},
     registry,
 };
-use ringfence_credentials::{Login as LoginFile, Renewal, Source};
+use ringfence_credentials::{Login as LoginFile, Renewal, Source, When as LoginWhen};
 use ringfence_redact::misplaced;
 use schemars::JsonSchema;
 use std::{
@@ -103,7 +103,7 @@ enum Place {
     /// A variable of the caller's environment.
     Variable(Variable),
     /// A file of JSON in which an agent keeps what its user logged in with.
-    Login(Login),
+    Login(Box<Login>),
 }
 
 #[derive(JsonSchema)]
@@ -122,10 +122,25 @@ struct Login {
     file: String,
     /// The credential's place in it, as a JSON pointer (RFC 6901).
     at: String,
-    /// The place of the time when it expires, in milliseconds since 1970.
+    /// The place of the time when it expires, in milliseconds since 1970. Without it, a JSON Web Token is asked itself.
     expires: Option<String>,
+    /// The login counts only where the file says so: of a file with several, the one that the agent itself uses.
+    when: Option<When>,
+    /// The place of the account's id, of a login with ChatGPT (provider `openai`): the model is asked at ChatGPT's address then, in
+    /// the place of the API's, and told the account.
+    chatgpt_account: Option<String>,
     /// How it is renewed when it is over or refused. The file is written anew then, as the agent itself would.
     renew: Option<Renew>,
+}
+
+#[derive(JsonSchema)]
+#[schemars(deny_unknown_fields)]
+#[expect(dead_code, reason = "only the schema is used")]
+struct When {
+    /// A place in the file, as a JSON pointer.
+    at: String,
+    /// The text there. Where the file has none, or null, the login counts, too.
+    is: String,
 }
 
 #[derive(JsonSchema)]
@@ -198,6 +213,14 @@ impl KitTable {
             return None;
         };
         let (credentials, credentials_at) = credentials.map(|found| (found.value, found.at)).unzip();
+        let is_chatgpt_s =
+            |place: &Source| matches!(place, Source::Login(login) if login.chatgpt_account.is_some());
+        if provider != ProviderKind::OpenAi
+            && let (Some(places), Some(at)) = (&credentials, &credentials_at)
+            && places.iter().any(is_chatgpt_s)
+        {
+            problems.push(Problem::new(at.clone(), Wrong::NotChatGpt(provider.name())));
+        }
         Some(Kit {
             provider,
             models: models.unwrap_or_else(|| vec![ANY_MODEL.to_owned()]),
@@ -328,13 +351,40 @@ impl Parser {
         let variable = keys.one_of(&[("env", Self::secret_variable), ("file", Self::login_file)])?;
         let at = keys.get("at", Self::pointer);
         let expires = keys.get("expires", Self::pointer);
-        let renewal = keys.get("renew", |parser, key, value| parser.keys(key, value, Self::renewal)?);
+        let when = keys.get("when", |parser, key, value| parser.whole(key, value, &["at", "is"], Self::when));
+        let chatgpt_account = keys.get("chatgpt_account", Self::pointer);
+        let renewal = keys.get("renew", |parser, key, value| {
+            parser.whole(key, value, &["url", "client", "at"], Self::renewal)
+        });
         match variable.value {
             Source::Login(login) => {
-                Some(Source::Login(LoginFile { at: at.unwrap_or_default(), expires, renewal, ..login }))
+                let at = at.unwrap_or_default();
+                let renewal = renewal.map(Box::new);
+                Some(Source::Login(LoginFile { at, expires, when, chatgpt_account, renewal, ..login }))
             }
             other => Some(other),
         }
+    }
+
+    /// A table that has all of these keys.
+    fn whole<T>(
+        &mut self,
+        path: &str,
+        value: &Value<'_>,
+        wanted: &[&'static str],
+        read: impl FnOnce(&mut Keys<'_>) -> Option<T>,
+    ) -> Option<T> {
+        let table = self.table(path, value)?;
+        for key in wanted.iter().filter(|key| table.get(**key).is_none()) {
+            self.wrong(value.span().start, path, Wrong::Lacks(key));
+        }
+        self.keys(path, value, read)?
+    }
+
+    fn when(keys: &mut Keys<'_>) -> Option<LoginWhen> {
+        let at = keys.get("at", Self::pointer);
+        let is = keys.get("is", Self::filled);
+        Some(LoginWhen { at: at?, is: is? })
     }
 
     fn renewal(keys: &mut Keys<'_>) -> Option<Renewal> {
@@ -386,9 +436,7 @@ impl Parser {
 
     fn login_file(&mut self, path: &str, value: &Value<'_>) -> Option<Source> {
         match self.secret_file(path, value)? {
-            Source::File(path) => {
-                Some(Source::Login(LoginFile { path, at: String::new(), expires: None, renewal: None }))
-            }
+            Source::File(path) => Some(Source::Login(LoginFile { path, ..LoginFile::default() })),
             other => Some(other),
         }
     }

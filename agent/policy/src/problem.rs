@@ -120,8 +120,14 @@ pub enum Wrong {
     NotAFileName,
     #[error("has files, but there is no directory for them")]
     NoState,
+    #[error("has no `{0}`")]
+    Lacks(&'static str),
     #[error("is not a JSON pointer")]
     NotAPointer,
+    #[error("has a login with ChatGPT, and the provider is {0}")]
+    NotChatGpt(&'static str),
+    #[error("limits an answer's tokens, and ChatGPT takes no such limit")]
+    NoLimitAtChatGpt,
     #[error("renews a login, which only a profile of root's, of your own agents or of the binary may")]
     RenewalElsewhere,
     #[error("would count each run by itself: a kit's runs have no day in common")]
@@ -221,6 +227,8 @@ impl Wrong {
             Self::NotAFileName => "files are in `kit.state` itself: a name has no `/`".to_owned(),
             Self::NoState => "add `state = \"${HOME}/.ringfence/NAME\"`".to_owned(),
             Self::NotAPointer => "write the keys on the way, each after a `/`: `/tokens/access`".to_owned(),
+            Self::NotChatGpt(_) => "leave `chatgpt_account` out, or write `provider = \"openai\"`".to_owned(),
+            Self::NoLimitAtChatGpt => "leave it out, or give an API key in the place of the login".to_owned(),
             Self::NoProvider => "add `provider = \"anthropic\"` or another of docs/llm.md".to_owned(),
             Self::NotAbsolute => "write the path from `/` or from `~/`".to_owned(),
             Self::NotAVariable => {

@@ -1,6 +1,8 @@
 //! Agents that Ringfence knows: their model is served by the run, and the credential stays on the host.
 
+mod chatgpt;
 mod renewal;
+mod vendor;
 
 use super::*;
 use serde_json::Value;

@@ -126,6 +126,8 @@ pub struct Replacement {
 pub enum CredentialOwner {
     /// The language model's.
     Llm,
+    /// The id of the account that the language model's is of, where its provider wants that beside it.
+    Account,
     /// An MCP server's, by the name of its section.
     Mcp(String),
 }

@@ -83,7 +83,7 @@ pub(super) async fn answer(state: &Arc<State>, gate: Option<&Gate>, request: Req
         },
     }
     let query = request.uri().query();
-    let head = head::passed_on(kind, request.headers(), query).and_then(|head| {
+    let head = head::passed_on(llm, request.headers(), query).and_then(|head| {
         let query = endpoint(wire).query(route, query.unwrap_or_default())?;
         Ok(PassedHead { query: query.or(head.query), ..head })
     });

@@ -67,7 +67,7 @@ mod tests {
     fn shared(key: &str) -> Shared {
         let config = Arc::new(samples::config());
         let key = Secret::from(key.to_owned());
-        let provider = Arc::new(Provider::new(&config.llm, Some(&key)).unwrap());
+        let provider = Arc::new(Provider::new(&config.llm, Some(&key), None).unwrap());
         Shared { config, provider, redactor: Arc::new(Redactor::new([&key])) }
     }
 

@@ -49,7 +49,7 @@ impl Answers for Messages {
 }
 
 impl Protocol for Messages {
-    fn address(&self) -> &'static str {
+    fn address(&self, _: &Llm) -> &'static str {
         "https://api.anthropic.com"
     }
 
@@ -76,7 +76,7 @@ impl Protocol for Messages {
         &[("anthropic-version", "2023-06-01")]
     }
 
-    fn client_headers(&self) -> Option<&'static str> {
+    fn client_headers(&self, _: &Llm) -> Option<&'static str> {
         Some("anthropic-")
     }
 

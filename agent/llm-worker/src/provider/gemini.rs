@@ -44,7 +44,7 @@ impl Answers for GenerateContent {
 }
 
 impl Protocol for GenerateContent {
-    fn address(&self) -> &'static str {
+    fn address(&self, _: &Llm) -> &'static str {
         "https://generativelanguage.googleapis.com"
     }
 

@@ -38,14 +38,19 @@ pub(crate) trait Answers: Sync {
 /// Everything of turns that differs from one provider to another. What a limit or a check depends on has no default: a
 /// provider that needs none says so.
 pub(crate) trait Protocol: Answers {
-    /// Where its API is unless the profile says otherwise.
-    fn address(&self) -> &'static str;
+    /// Where the service that the key is for is unless the profile says otherwise.
+    fn address(&self, llm: &Llm) -> &'static str;
 
     /// What follows that address for an answer.
     fn path(&self, llm: &Llm) -> String;
 
     /// The header that carries a key, and how; and a feature that the request must have then.
     fn key_header(&self, llm: &Llm, key: &str) -> KeyHeader;
+
+    /// The header that carries the id of the key's account, where the service wants it: in lower case.
+    fn account_header(&self, _: &Llm) -> Option<&'static str> {
+        None
+    }
 
     /// Further headers of each request.
     fn headers(&self) -> &'static [(&'static str, &'static str)] {
@@ -54,8 +59,13 @@ pub(crate) trait Protocol: Answers {
 
     /// What the names of the headers begin with that a client's request has for it, and that go on with the request: what a
     /// body means can depend on them.
-    fn client_headers(&self) -> Option<&'static str> {
+    fn client_headers(&self, _: &Llm) -> Option<&'static str> {
         None
+    }
+
+    /// The names of further such headers, in lower case.
+    fn more_client_headers(&self, _: &Llm) -> &'static [&'static str] {
+        &[]
     }
 
     /// What a client's request may have behind its path for it.

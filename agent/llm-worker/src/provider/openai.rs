@@ -13,7 +13,7 @@ use crate::{
 };
 use decoder::Decoder;
 use reqwest::header::AUTHORIZATION;
-use ringfence_policy::agents::config::Llm;
+use ringfence_policy::agents::config::{Llm, Service};
 use serde::Serialize;
 use serde_json::{Map, Value, json, value::RawValue};
 use std::sync::Arc;
@@ -26,6 +26,23 @@ pub(crate) use responses::Responses;
 
 /// Where answers are asked for.
 const PATH: &str = "chat/completions";
+/// Which account a login with ChatGPT is of.
+const ACCOUNT: &str = "chatgpt-account-id";
+/// What Codex says of itself and of its session: ChatGPT refuses clients that it does not know by it.
+const CODEX: &[&str] = &[
+    "originator",
+    "user-agent",
+    "version",
+    "openai-beta",
+    "session_id",
+    "session-id",
+    "thread_id",
+    "thread-id",
+    "conversation_id",
+    "x-client-request-id",
+];
+/// What the names of the rest begin with: what a body means can depend on it.
+const CODEX_PREFIX: &str = "x-codex-";
 /// What the names of headers about rate limits begin with.
 const RATE_LIMITS: &str = "x-ratelimit-";
 /// How a tool's failure is said: the protocol has no field for it.
@@ -49,8 +66,11 @@ impl Answers for ChatCompletions {
 }
 
 impl Protocol for ChatCompletions {
-    fn address(&self) -> &'static str {
-        "https://api.openai.com/v1"
+    fn address(&self, llm: &Llm) -> &'static str {
+        match llm.service {
+            Service::Api => "https://api.openai.com/v1",
+            Service::ChatGpt => "https://chatgpt.com/backend-api/codex",
+        }
     }
 
     fn path(&self, _: &Llm) -> String {
@@ -59,6 +79,21 @@ impl Protocol for ChatCompletions {
 
     fn key_header(&self, _: &Llm, _: &str) -> KeyHeader {
         KeyHeader { name: AUTHORIZATION, scheme: Scheme::Bearer, beside: None }
+    }
+
+    fn account_header(&self, llm: &Llm) -> Option<&'static str> {
+        (llm.service == Service::ChatGpt).then_some(ACCOUNT)
+    }
+
+    fn client_headers(&self, llm: &Llm) -> Option<&'static str> {
+        (llm.service == Service::ChatGpt).then_some(CODEX_PREFIX)
+    }
+
+    fn more_client_headers(&self, llm: &Llm) -> &'static [&'static str] {
+        match llm.service {
+            Service::Api => &[],
+            Service::ChatGpt => CODEX,
+        }
     }
 
     fn encode(&self, group: &[Message], _: bool) -> Vec<u8> {

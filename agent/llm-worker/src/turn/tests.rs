@@ -174,7 +174,7 @@ impl Lab {
         let dir = tempfile::tempdir().unwrap();
         let servers = Arc::new(Servers { tools: tools.to_vec(), ..Servers::default() });
         let parts = Parts {
-            provider: Arc::new(Provider::new(&config.llm, None).unwrap()),
+            provider: Arc::new(Provider::new(&config.llm, None, None).unwrap()),
             config: Arc::new(config),
             remote: Some(Arc::clone(&servers) as Arc<dyn RemoteTools>),
             redactor: Arc::new(Redactor::new([&"sk-secret-token".to_owned().into()])),

@@ -89,7 +89,8 @@ impl Ready {
         log: PathBuf,
         pins: PathBuf,
     ) -> Result<Self, Error> {
-        let provider = Provider::new(&config.llm, credentials.of(&CredentialOwner::Llm))
+        let of = |of| credentials.of(&of);
+        let provider = Provider::new(&config.llm, of(CredentialOwner::Llm), of(CredentialOwner::Account))
             .map_err(|source| Error::Provider { name: config.llm.name.clone(), source })?;
         let token = |name: &str| credentials.of(&CredentialOwner::Mcp(name.to_owned())).cloned();
         let servers = config.mcp.iter().map(|mcp| (mcp.clone(), token(&mcp.name))).collect();

@@ -55,6 +55,7 @@ impl AgentConfig {
     pub fn has(&self, of: &CredentialOwner) -> bool {
         match of {
             CredentialOwner::Llm => true,
+            CredentialOwner::Account => self.llm.service == Service::ChatGpt,
             CredentialOwner::Mcp(name) => self.mcp.iter().any(|mcp| mcp.name == *name),
         }
     }
@@ -121,6 +122,18 @@ impl Auth {
     }
 }
 
+/// Which of its provider's services a credential is for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Service {
+    /// The API.
+    #[default]
+    Api,
+    /// What OpenAI serves to Codex for a login with ChatGPT.
+    #[serde(rename = "chatgpt")]
+    ChatGpt,
+}
+
 /// An agent's model.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Llm {
@@ -128,6 +141,9 @@ pub struct Llm {
     pub name: String,
     /// Which protocol.
     pub provider: ProviderKind,
+    /// Which service of the provider's.
+    #[serde(default)]
+    pub service: Service,
     /// The provider's name of the model.
     pub model: String,
     /// Which a client of the HTTP endpoint may ask for beside `model`; [`ANY_MODEL`] is any; none: it gets `model`, whichever it

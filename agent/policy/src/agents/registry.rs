@@ -3,7 +3,7 @@
 
 pub use super::config::{AgentConfig, Http, Llm, Mcp, ProviderKind};
 use super::{
-    config::{ANY_MODEL, Auth, Limits, UNLIMITED_TOKENS},
+    config::{ANY_MODEL, Auth, Limits, Service, UNLIMITED_TOKENS},
     home::Home,
 };
 use crate::{
@@ -191,6 +191,14 @@ pub fn of_kit(profile: &Profile, registry: &Registry, given: Given) -> Result<Ag
         wrong.push(Problem::new(second.at.clone(), Wrong::KitAndLlm));
     }
     let llm = llm(&section, registry, &mut wrong);
+    // It would refuse each request.
+    let limit = base.and_then(|base| base.max_tokens.as_ref());
+    if let (Some(llm), Some(limit)) = (&llm, limit)
+        && llm.service == Service::ChatGpt
+        && llm.max_tokens != UNLIMITED_TOKENS
+    {
+        wrong.push(Problem::new(limit.at.clone(), Wrong::NoLimitAtChatGpt));
+    }
     let limits = self::limits(profile, registry, &mut wrong);
     match llm {
         Some(llm) if wrong.is_empty() => Ok(AgentConfig {
@@ -293,6 +301,7 @@ fn llm(section: &LlmSection, registry: &Registry, wrong: &mut Vec<Problem>) -> O
     Some(Llm {
         name: section.name.clone(),
         provider: provider?,
+        service: api_key.map(|key| service(&key.value)).unwrap_or_default(),
         model: model?,
         models: section.models.as_ref().or(base.models.as_ref()).map(|m| m.value.clone()).unwrap_or_default(),
         auth: auth.map(|auth| auth.value),
@@ -318,6 +327,14 @@ fn llm(section: &LlmSection, registry: &Registry, wrong: &mut Vec<Problem>) -> O
         timeout: seconds(&section.timeout, &base.timeout, TIMEOUT),
         runtime_timeout: seconds(&section.runtime_timeout, &base.runtime_timeout, RUNTIME_TIMEOUT),
     })
+}
+
+/// Which of the provider's services a credential is for.
+fn service(source: &Source) -> Service {
+    match source {
+        Source::Login(login) if login.chatgpt_account.is_some() => Service::ChatGpt,
+        _ => Service::Api,
+    }
 }
 
 fn limits(profile: &Profile, registry: &Registry, wrong: &mut Vec<Problem>) -> Limits {

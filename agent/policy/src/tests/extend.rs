@@ -221,6 +221,53 @@ fn a_model_is_told_of_denials_unless_a_kit_says_otherwise() {
 }
 
 #[test]
+fn codex_s_file_says_which_of_its_logins_is_used_and_none_is_renewed() {
+    let files = Files::new();
+    let kit = load("codex", &files.dirs).unwrap_or_else(|e| panic!("{e}")).kit.unwrap();
+    assert!(!kit.renews());
+    let logins = kit.credentials.iter().filter_map(|place| match place {
+        ringfence_credentials::Source::Login(login) => Some(login),
+        _ => None,
+    });
+    let said: Vec<_> = logins
+        .map(|login| {
+            let when = login.when.as_ref().unwrap();
+            assert!(login.path.ends_with(".codex/auth.json") && when.at == "/auth_mode");
+            (login.at.as_str(), when.is.as_str(), login.chatgpt_account.as_deref())
+        })
+        .collect();
+    assert_eq!(
+        said,
+        [
+            ("/OPENAI_API_KEY", "apikey", None),
+            ("/tokens/access_token", "chatgpt", Some("/tokens/account_id"))
+        ]
+    );
+    for (provider, place, why) in [
+        ("openai", r#"chatgpt_account = "/b""#, None),
+        ("anthropic", r#"chatgpt_account = "/b""#, Some("the provider is anthropic")),
+        ("openai", r#"chatgpt_account = "b""#, Some("is not a JSON pointer")),
+        ("openai", r#"when = { at = "/b", is = "c" }"#, None),
+        ("openai", r#"when = { at = "b", is = "c" }"#, Some("is not a JSON pointer")),
+        ("openai", r#"when = { at = "/b", is = "" }"#, Some("must not be empty")),
+        ("openai", r#"when = { at = "/b" }"#, Some("has no `is`")),
+        ("openai", r#"renew = { client = "c", at = "/b" }"#, Some("has no `url`")),
+        ("openai", r#"when = "/b""#, Some("kit.credentials")),
+        ("openai", r#"when = { at = "/b", is = "c", or = "d" }"#, Some("kit.credentials")),
+    ] {
+        let text = format!(
+            "[kit]\nprovider = \"{provider}\"\ncredentials = [{{ file = \"/l\", at = \"/a\", {place} }}]\n"
+        );
+        files.write("own/p.toml", &text);
+        let said = files.load("own/p.toml").map_err(|error| error.to_string());
+        match why {
+            None => assert!(said.is_ok(), "{place}: {said:?}"),
+            Some(why) => assert!(said.as_ref().is_err_and(|said| said.contains(why)), "{place}: {said:?}"),
+        }
+    }
+}
+
+#[test]
 fn claude_s_login_is_renewed_where_its_vendor_does_that_and_under_its_own_locks() {
     let files = Files::new();
     let kit = load("claude", &files.dirs).unwrap_or_else(|e| panic!("{e}")).kit.unwrap();

@@ -1,7 +1,6 @@
 //! Logins that are over or refused, and are renewed at their vendor's token endpoint. A refresh token is good once there.
 
 mod losses;
-mod vendor;
 
 use super::*;
 use std::os::unix::fs::MetadataExt as _;

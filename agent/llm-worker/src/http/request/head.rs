@@ -2,7 +2,7 @@
 
 use crate::provider::protocol;
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
-use ringfence_policy::agents::registry::ProviderKind;
+use ringfence_policy::agents::config::Llm;
 
 /// Most header lines that go on.
 const MOST: usize = 32;
@@ -35,25 +35,27 @@ pub struct PassedHead {
     pub query: Option<&'static str>,
 }
 
-/// Picks what goes on: the headers with the provider's own prefix, and the one query that the provider knows.
+/// Picks what goes on: the headers that are the provider's own by their prefix or name, and the one query that it knows.
 ///
 /// # Errors
 /// There are too many, or one hides something: what is left out of what a body is made for makes the provider refuse it.
-pub fn passed_on(kind: ProviderKind, headers: &HeaderMap, query: Option<&str>) -> Result<PassedHead, String> {
-    let protocol = protocol(kind);
+pub fn passed_on(llm: &Llm, headers: &HeaderMap, query: Option<&str>) -> Result<PassedHead, String> {
+    let protocol = protocol(llm.provider);
     let (known, query) = (protocol.client_query(), query.unwrap_or_default());
     let query = known.filter(|known| query.split('&').any(|pair| pair == *known));
     let mut passed = PassedHead { headers: HeaderMap::new(), query };
-    let Some(prefix) = protocol.client_headers() else { return Ok(passed) };
-    let is_theirs = |name: &HeaderName| {
-        name.as_str().starts_with(prefix)
-            && !name.as_str().split(['-', '_']).any(|word| CREDENTIALS.contains(&word))
+    let (prefix, names) = (protocol.client_headers(llm), protocol.more_client_headers(llm));
+    let has_prefix = |name: &str| {
+        prefix.is_some_and(|prefix| name.starts_with(prefix))
+            && !name.split(['-', '_']).any(|word| CREDENTIALS.contains(&word))
     };
+    let is_theirs = |name: &HeaderName| has_prefix(name.as_str()) || names.contains(&name.as_str());
     let (mut lines, mut bytes) = (0, 0);
     for (name, value) in headers.iter().filter(|(name, _)| is_theirs(name)) {
         (lines, bytes) = (lines + 1, bytes + name.as_str().len() + value.len());
         if lines > MOST || bytes > LONGEST {
-            return Err(format!("more than {MOST} headers {prefix}*, or more than {LONGEST} bytes of them"));
+            let theirs = prefix.map_or_else(|| "for the provider".to_owned(), |prefix| format!("{prefix}*"));
+            return Err(format!("more than {MOST} headers {theirs}, or more than {LONGEST} bytes of them"));
         }
         let is_shown = |byte: u8| byte == b' ' || byte.is_ascii_graphic();
         if !value.as_bytes().iter().all(|byte| is_shown(*byte)) {
@@ -110,8 +112,10 @@ fn is_version(value: &HeaderValue) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::http::request::tests::llm;
     use ProviderKind::{Anthropic, OpenAi};
     use proptest::prelude::*;
+    use ringfence_policy::agents::config::{ProviderKind, Service};
 
     fn head(lines: &[(&str, &str)]) -> HeaderMap {
         let mut headers = HeaderMap::new();
@@ -120,6 +124,10 @@ mod tests {
             headers.append(name, HeaderValue::from_bytes(value.as_bytes()).unwrap());
         }
         headers
+    }
+
+    fn passed_on(kind: ProviderKind, headers: &HeaderMap, query: Option<&str>) -> Result<PassedHead, String> {
+        super::passed_on(&llm(kind), headers, query)
     }
 
     fn passes(lines: &[(&str, &str)]) -> HeaderMap {
@@ -145,6 +153,35 @@ mod tests {
         assert_eq!(passes(&[&theirs[..], &others].concat()), head(&theirs));
         let openai = passed_on(OpenAi, &head(&theirs), Some("beta=true")).unwrap();
         assert_eq!((openai.headers, openai.query), (HeaderMap::new(), None));
+    }
+
+    #[test]
+    fn chatgpt_hears_which_client_it_is_and_no_account_but_ours() {
+        let codex = [
+            ("originator", "codex_exec"),
+            ("user-agent", "codex_exec/1.0"),
+            ("session-id", "s-1"),
+            ("x-codex-of-tomorrow", "{}"),
+        ];
+        let others = [
+            ("chatgpt-account-id", "theirs"),
+            ("authorization", "Bearer theirs"),
+            ("cookie", "a=b"),
+            ("host", "x"),
+            ("x-codex-token", "x"),
+            ("openai-organization", "x"),
+        ];
+        let sent = head(&[&codex[..], &others].concat());
+        let with = |service| super::passed_on(&Llm { service, ..llm(OpenAi) }, &sent, None).unwrap().headers;
+        assert_eq!(with(Service::ChatGpt), head(&codex));
+        assert_eq!(with(Service::Api), HeaderMap::new());
+        let mut headers = head(&[("chatgpt-account-id", "ours"), ("accept", "*/*")]);
+        PassedHead { headers: with(Service::ChatGpt), query: None }.add_to(&mut headers);
+        assert_eq!((headers.len(), headers.get("chatgpt-account-id").unwrap().as_bytes()), (6, &b"ours"[..]));
+        let long = "x".repeat(LONGEST);
+        let too_long = head(&[("originator", &long)]);
+        let chatgpt = Llm { service: Service::ChatGpt, ..llm(OpenAi) };
+        assert!(super::passed_on(&chatgpt, &too_long, None).is_err());
     }
 
     #[test]

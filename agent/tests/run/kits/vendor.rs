@@ -1,7 +1,7 @@
 //! A vendor in place of the real one: a proxy that every connection of a run goes through, and behind it, with a certificate of its
 //! own, the token endpoint and the model's API.
 
-use super::super::*;
+use super::*;
 use base64::Engine as _;
 use rcgen::{CertifiedKey, generate_simple_self_signed};
 use rustls::{ServerConfig, ServerConnection, StreamOwned, pki_types::PrivatePkcs8KeyDer};
@@ -9,7 +9,8 @@ use std::sync::{Arc, Mutex};
 
 /// Where the vendor's tokens are renewed, by the profile of these tests.
 pub(super) const TOKENS: &str = "tokens.example";
-const API: &str = "api.anthropic.com";
+/// Where the models of these tests are.
+const APIS: [&str; 3] = ["api.anthropic.com", "api.openai.com", "chatgpt.com"];
 
 /// How the token endpoint answers a question: the bytes.
 type Answer = dyn Fn(&str) -> Vec<u8> + Send + Sync;
@@ -20,8 +21,10 @@ pub(super) struct Vendor {
     certificate: tempfile::NamedTempFile,
     /// What the token endpoint was asked, each before it is answered.
     pub questions: mpsc::Receiver<String>,
-    /// The keys that the model's API was sent.
+    /// The keys that the models' APIs were sent.
     pub keys: mpsc::Receiver<String>,
+    /// What they were asked, each behind the name of its host.
+    pub calls: mpsc::Receiver<(String, String)>,
 }
 
 /// An answer over HTTP.
@@ -59,8 +62,8 @@ impl Vendor {
         key: &'static str,
         answer: impl Fn(&str) -> Vec<u8> + Send + Sync + 'static,
     ) -> Self {
-        let CertifiedKey { cert, signing_key } =
-            generate_simple_self_signed([TOKENS.to_owned(), API.to_owned()]).unwrap();
+        let names: Vec<String> = [TOKENS].into_iter().chain(APIS).map(str::to_owned).collect();
+        let CertifiedKey { cert, signing_key } = generate_simple_self_signed(names).unwrap();
         let certificate = tempfile::NamedTempFile::new().unwrap();
         fs::write(&certificate, pem(cert.der())).unwrap();
         let config = ServerConfig::builder_with_provider(rustls::crypto::ring::default_provider().into())
@@ -75,11 +78,12 @@ impl Vendor {
         let (config, answer): (_, Arc<Answer>) = (Arc::new(config), Arc::new(answer));
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let proxy = listener.local_addr().unwrap();
-        let ((asked, questions), (sent, keys)) = (mpsc::channel(), mpsc::channel());
+        let ((asked, questions), (sent, keys), (called, calls)) =
+            (mpsc::channel(), mpsc::channel(), mpsc::channel());
         thread::spawn(move || {
             for stream in listener.incoming() {
-                let (config, answer, asked, sent) =
-                    (config.clone(), answer.clone(), asked.clone(), sent.clone());
+                let (config, answer) = (config.clone(), answer.clone());
+                let (asked, sent, called) = (asked.clone(), sent.clone(), called.clone());
                 thread::spawn(move || {
                     let Some((name, mut stream)) = connected(stream.unwrap(), config) else { return };
                     let Some(question) = request(&mut stream) else { return };
@@ -87,8 +91,8 @@ impl Vendor {
                         let _ = asked.send(question.clone());
                         answer(&question)
                     } else {
-                        let line = question.lines().find_map(|line| line.strip_prefix("x-api-key: "));
-                        let found = line.unwrap_or_default().to_owned();
+                        let found = question.lines().find_map(key_in).unwrap_or_default().to_owned();
+                        let _ = called.send((name, question));
                         let status = if found.starts_with(key) { "200 OK" } else { "401 Unauthorized" };
                         let _ = sent.send(found);
                         http(status, "{}")
@@ -98,7 +102,7 @@ impl Vendor {
                 });
             }
         });
-        Self { proxy, certificate, questions, keys }
+        Self { proxy, certificate, questions, keys, calls }
     }
 
     /// Has a run find it.
@@ -121,6 +125,11 @@ impl Vendor {
     pub(super) fn questions(&self) -> usize {
         self.questions.try_iter().count()
     }
+}
+
+/// The key in a line of a request's head, if it has one.
+fn key_in(line: &str) -> Option<&str> {
+    ["x-api-key: ", "authorization: Bearer "].iter().find_map(|header| line.strip_prefix(header))
 }
 
 /// A certificate as a file has it.
