@@ -159,6 +159,38 @@ echo over
     });
   }
 
+  if (name === "codex") {
+    check("has its model by a login with ChatGPT, which stays on the host", async (t) => {
+      const project = await Project.start(t, name);
+      const [host, account] = [fs.mkdtempSync(path.join(kept, "host-")), "acct-of-the-host-0123"];
+      const token = (end) => [{ alg: "none" }, { exp: 4000000000, end }, end].map((part) => Buffer.from(JSON.stringify(part)).toString("base64url")).join(".");
+      const tokens = { id_token: token("id"), access_token: token("access"), refresh_token: "refresh-of-the-host-0123", account_id: account };
+      const file = path.join(host, ".codex/auth.json");
+      const login = JSON.stringify({ auth_mode: "chatgpt", OPENAI_API_KEY: null, tokens, last_refresh: new Date().toISOString() });
+      fs.mkdirSync(path.dirname(file), { recursive: true });
+      fs.writeFileSync(file, login, { mode: 0o600 });
+      project.credential = [];
+      const look = `env > environment.txt; cat /proc/*/environ > environments.txt 2>/dev/null; cat ${file} 2>&1; echo made > made.txt; echo the-tool-ran`;
+      project.provider.script = [{ run: look, bare: true }, { say: "The file is there.", bare: true }];
+      const result = await project.run(project.words("make a file"), { HOME: host });
+      assert.match(succeeded(result), /The file is there\./);
+      assert.equal(project.read("made.txt"), "made\n");
+      assert.match(told(project), /auth\.json: Permission denied/);
+      assert.match(told(project), /the-tool-ran/);
+      for (const { headers, body, path } of project.provider.turns()) {
+        assert.equal(headers.authorization, `Bearer ${tokens.access_token}`);
+        assert.equal(headers["chatgpt-account-id"], account);
+        // By which ChatGPT knows its clients, and what it takes.
+        assert.equal(headers.originator, "codex_exec");
+        assert.match(headers["user-agent"], /^codex_exec\/\d/);
+        assert.deepEqual([path, body.store, body.stream, body.max_output_tokens], ["/v1/responses", false, true, undefined]);
+      }
+      const texts = [project.read("environment.txt"), project.read("environments.txt"), project.logged(), result.stdout, result.stderr, ...project.provider.asked.map(({ text }) => text)];
+      for (const secret of Object.values(tokens)) assert.ok(!texts.some((text) => text.includes(secret)), secret);
+      assert.equal(fs.readFileSync(file, "utf8"), login);
+    });
+  }
+
   check("shows a long answer whole", async (t) => {
     const project = await Project.start(t, name);
     const printed = succeeded(await project.ask("count", { say: "Number", times: 2000 }));

@@ -143,7 +143,7 @@ export class Project {
       ...variables,
     };
     const url = this.provider.url + (this.name === "codex" ? "/v1" : "");
-    const key = USER === undefined ? ["--api-key-env", "TEST_KEY"] : ["--api-key-file", path.join(home, "key")];
+    const key = this.credential ?? (USER === undefined ? ["--api-key-env", "TEST_KEY"] : ["--api-key-file", path.join(home, "key")]);
     const all = ["run", "--base-url", url, ...key, ...(AGENTS[this.name].options ?? []), ...options, this.name, ...words];
     const [program, ...rest] = become([RINGFENCE, ...all]);
     return spawn(program, rest, { cwd: this.dir, env: environment, stdio: ["ignore", "pipe", "pipe"] });

@@ -145,7 +145,8 @@ function responses(response, step, { id, model }) {
       ...deltas,
       { type: "response.output_item.done", output_index, item },
     ]),
-    { type: "response.completed", response: whole("completed", items.map(({ item }) => item)) },
+    // ChatGPT's end says nothing again.
+    { type: "response.completed", response: whole("completed", step.bare ? [] : items.map(({ item }) => item)) },
   ];
   stream(response, events.map((event, number) => ({ ...event, sequence_number: number })), step.cut);
 }
