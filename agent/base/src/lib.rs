@@ -12,6 +12,7 @@
 //! | `watch` | notices that profiles changed |
 //! | `lock` | one daemon at a time |
 //! | `platform` | whether Ringfence runs on this system |
+//! | `signals` | what somebody may send to all processes of a run |
 //! | `precedence` | which threads go first when processors are short |
 
 // A path may be somebody else's by the time it is used: files by descriptor (`ringfence-files`). Tests set their scenes.
@@ -31,5 +32,6 @@ pub mod paths;
 pub mod platform;
 pub mod precedence;
 pub mod quota;
+pub mod signals;
 pub mod sockets;
 pub mod watch;

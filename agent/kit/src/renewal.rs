@@ -11,10 +11,10 @@ use super::{
     token_endpoint::{self, Unanswered},
     unwritten::{Unwritten, Written, is_still, put_kept, write_lock},
 };
-use nix::sys::signal::Signal;
 use ringfence_base::{
     error::chain,
     lock::{Lock, LockError},
+    signals,
 };
 use ringfence_credentials::{Error, Login, Renewal, Secret, Source};
 use ringfence_files::{self as files, Access, Dir, Others, ResolvedPath};
@@ -47,18 +47,6 @@ const AGAIN: Duration = Duration::from_millis(100);
 const LOCKED: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(300));
 /// More room than two tokens need, of 16 KiB each, if every character were escaped.
 const ROOM: u64 = 128 << 10;
-
-/// What somebody may send to all processes of a run, and what waits as long as a renewal takes.
-const HELD: [Signal; 8] = [
-    Signal::SIGHUP,
-    Signal::SIGINT,
-    Signal::SIGQUIT,
-    Signal::SIGTERM,
-    Signal::SIGUSR1,
-    Signal::SIGUSR2,
-    Signal::SIGALRM,
-    Signal::SIGTSTP,
-];
 
 /// What renews one run's login.
 #[derive(Debug)]
@@ -266,7 +254,7 @@ impl Renewer {
             require_unspent(&attempts, &old.token).map_err(failed)?;
         }
         // Signals wait from the agent's locks on, which would outlive this process.
-        let (_signals, _theirs) = agent_locks(renewal, LOCKED, &HELD, worth_waiting).map_err(failed)?;
+        let (_signals, _theirs) = agent_locks(renewal, LOCKED, &signals::OF_A_RUN, worth_waiting).map_err(failed)?;
         // So may the agent.
         let read = login.read();
         let Some(due) = self.due(&read, is_refused, run) else { return read };
@@ -300,7 +288,7 @@ impl Renewer {
     ) -> Result<bool, String> {
         let Ok(Some(old)) = login.renewable() else { return Ok(false) };
         let Some(beside) = attempts.beside(&old.token) else { return Ok(false) };
-        let _signals = Held::new(&HELD).map_err(|error| error.to_string())?;
+        let _signals = Held::new(&signals::OF_A_RUN).map_err(|error| error.to_string())?;
         let is_put = put_kept((login, renewal), place, beside, &old.token)?;
         if is_put {
             // It was renewed, but not only now.

@@ -5,13 +5,13 @@ use super::{
     confine,
     upstream::{self, beginning},
 };
-use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signal::SigSet;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use reqwest::{
     Response, StatusCode,
     header::{ACCEPT, CONTENT_TYPE},
 };
-use ringfence_base::{clock::since_boot, error::root, precedence};
+use ringfence_base::{clock::since_boot, error::root, precedence, signals};
 use ringfence_credentials::{self as secret, Secret};
 use ringfence_wire::{
     conn::Conn,
@@ -33,17 +33,6 @@ use zeroize::Zeroizing;
 
 /// How long the token endpoint may take, connection and all: who gives up early loses what comes late.
 const PATIENCE: Duration = Duration::from_secs(130);
-/// What somebody may send to all processes of a run.
-const IGNORED: [Signal; 8] = [
-    Signal::SIGHUP,
-    Signal::SIGINT,
-    Signal::SIGQUIT,
-    Signal::SIGTERM,
-    Signal::SIGUSR1,
-    Signal::SIGUSR2,
-    Signal::SIGALRM,
-    Signal::SIGTSTP,
-];
 /// How long the process that asks may take for its question.
 const QUESTION: Duration = Duration::from_secs(10);
 /// Most bytes of an answer: some tokens, and what else an endpoint says of its user.
@@ -117,7 +106,7 @@ struct Refusal {
 /// [`Error`].
 pub fn serve() -> Result<(), Error> {
     // The terminal's Ctrl-C, or Ctrl-Z, is for the process that asks: an answer that is on its way may hold the only token that is still good.
-    SigSet::from_iter(IGNORED).thread_block().map_err(|error| Error::NotFromRun(error.into()))?;
+    SigSet::from_iter(signals::OF_A_RUN).thread_block().map_err(|error| Error::NotFromRun(error.into()))?;
     precedence::not_core();
     confine::hide()?;
     let stream = io::stdin().as_fd().try_clone_to_owned().map(UnixStream::from).map_err(Error::NotFromRun)?;
