@@ -11,6 +11,7 @@
 //! | `renewal` | a login that is over is renewed |
 //! | `token_endpoint` | who is asked for that, by a process of its own |
 //! | `unwritten` | what came of it, until it is in the login's file |
+//! | `hidden` | nobody looks into the launcher meanwhile |
 //! | `attempts` | when that was tried last, what was spent, and where what came for it may be |
 //! | `agent_lock` | nobody does so at once: the agent's own lock on its login |
 //! | `version` | which version of the agent this is |
@@ -26,6 +27,7 @@ mod client;
 mod credential;
 mod denials;
 mod endpoint;
+mod hidden;
 mod renewal;
 mod tie;
 mod token_endpoint;

@@ -7,6 +7,7 @@
 use super::{
     agent_lock::{Held, agent_locks},
     attempts::{self, Attempts, Outcome},
+    hidden::Hidden,
     say,
     token_endpoint::{self, Unanswered},
     unwritten::{Unwritten, Written, is_still, put_kept, write_lock},
@@ -230,6 +231,7 @@ impl Renewer {
         if self.due(&read, is_refused, run).is_none() {
             return read;
         }
+        let _hidden = hidden().map_err(failed)?;
         let mut attempts =
             Attempts::of(&dir, &place.name, login).map_err(|error| failed(error.to_string()))?;
         if self.settle_kept((login, renewal), &place, &mut attempts).map_err(failed)? {
@@ -328,6 +330,7 @@ impl Renewer {
         attempts: &mut Attempts<'_>,
         due: Due,
     ) -> Result<Secret, String> {
+        let hidden = hidden()?;
         let cannot = |why: String| format!("its file cannot be written: {why}");
         let prepared = |room| {
             let access = place.dir.read(&place.name).and_then(Access::like)?;
@@ -373,7 +376,7 @@ impl Renewer {
                 return Err(why);
             }
         };
-        let mut unwritten = Unwritten::new(login, old, new, to_come);
+        let mut unwritten = Unwritten::new(login, old, new, to_come, hidden);
         let access = unwritten.access().clone();
         match unwritten.write(INSISTENCE) {
             // Otherwise it stays with what was noted before.
@@ -429,6 +432,11 @@ fn lock(
             Err(error) => return Err(chain(&error)),
         }
     }
+}
+
+/// Closes this process to others as long as it holds a refresh token.
+fn hidden() -> Result<Hidden, String> {
+    Hidden::new().map_err(|error| format!("this process cannot be closed to others: {error}"))
 }
 
 /// A token that may be spent already is not sent again.

@@ -1,6 +1,6 @@
 //! What came of a renewal, until it is in the login's file: the only refresh token that is still good.
 
-use super::agent_lock::AgentLock;
+use super::{agent_lock::AgentLock, hidden::Hidden};
 use ringfence_base::error::chain;
 use ringfence_credentials::{Change, Login, Renewable, Renewal, Renewed, Secret};
 use ringfence_files::{Access, Prepared, ResolvedPath};
@@ -35,12 +35,20 @@ pub(crate) struct Unwritten {
     new: Renewed,
     to_come: Prepared,
     beside: Option<PathBuf>,
+    /// Dropped last, when none of it is in memory any more.
+    _hidden: Hidden,
 }
 
 impl Unwritten {
     /// What came for the token of `old`, which was sent. From here on it is on disk, beside the file.
-    pub(crate) fn new(login: &Login, old: Renewable, new: Renewed, to_come: Prepared) -> Self {
-        let mut unwritten = Self { login: login.clone(), old, new, to_come, beside: None };
+    pub(crate) fn new(
+        login: &Login,
+        old: Renewable,
+        new: Renewed,
+        to_come: Prepared,
+        hidden: Hidden,
+    ) -> Self {
+        let mut unwritten = Self { login: login.clone(), old, new, to_come, beside: None, _hidden: hidden };
         unwritten.keep();
         unwritten
     }
@@ -182,7 +190,7 @@ mod tests {
         let to_come = dir.prepare(OsStr::new("login"), Access::Mode(0o600), 4096).unwrap();
         let new = Renewed { access: secret("sk-new"), refresh: Some(secret("r-1")), expires: 7 };
         let old = Renewable { token: secret("r-0"), text: OLD.to_owned().into() };
-        Unwritten::new(&login, old, new, to_come)
+        Unwritten::new(&login, old, new, to_come, Hidden::new().unwrap())
     }
 
     #[test]

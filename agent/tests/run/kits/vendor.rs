@@ -66,6 +66,8 @@ impl Vendor {
         let CertifiedKey { cert, signing_key } = generate_simple_self_signed(names).unwrap();
         let certificate = tempfile::NamedTempFile::new().unwrap();
         fs::write(&certificate, pem(cert.der())).unwrap();
+        // For runs of other users, too.
+        fs::set_permissions(&certificate, fs::Permissions::from_mode(0o644)).unwrap();
         let config = ServerConfig::builder_with_provider(rustls::crypto::ring::default_provider().into())
             .with_safe_default_protocol_versions()
             .unwrap()

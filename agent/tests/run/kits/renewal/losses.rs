@@ -70,6 +70,35 @@ fn one_that_cannot_be_renewed_is_said_and_left_as_it_is() {
 }
 
 #[test]
+fn nobody_looks_into_the_launcher_while_it_holds_a_refresh_token() {
+    let ((vendor, let_it), fake) = (waiting(), Fake::renewing("", OVER));
+    fake.host.executable("fake", b"#!/bin/bash\necho started\nread\n");
+    let mut command = fake.run(&vendor);
+    let mut user = nix::unistd::geteuid().as_raw();
+    if user == 0 {
+        // Root's own are root's either way.
+        let nobody = nix::unistd::User::from_name("nobody").unwrap().unwrap();
+        user = nobody.uid.as_raw();
+        let mut chown = Command::new("chown");
+        assert!(chown.args(["-R", "nobody"]).arg(fake.host.path("")).status().unwrap().success());
+        command.uid(user).gid(nobody.gid.as_raw());
+    }
+    let mut run = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    vendor.questions.recv_timeout(LIMIT).unwrap();
+    // What nobody else of its user may read is root's.
+    let environ = format!("/proc/{}/environ", run.id());
+    let owner = || fs::metadata(&environ).unwrap().uid();
+    assert_eq!(owner(), 0);
+    let_it.send(()).unwrap();
+    let mut line = String::new();
+    BufReader::new(run.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!((line.as_str(), owner()), ("started\n", user), "the control: it holds none any more");
+    drop(run.stdin.take());
+    run.wait().unwrap();
+    assert!(fake.login_file().contains("r-1"), "{}", fake.login_file());
+}
+
+#[test]
 fn an_endpoint_that_could_not_be_connected_to_is_asked_again_at_once() {
     let (vendor, fake) = (Vendor::new(rotating()), Fake::renewing("", OVER));
     let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
