@@ -1,51 +1,15 @@
-//! What kind of operation a tool call is: by the tool's name, and by any SQL in its arguments. Pure.
+//! What kind of operation a tool call is, by the tool's name. Pure.
+//!
+//! A name is read as people write them: `verb_object`, `vendor_verb_object`, `object_verb`. Its words are looked at from
+//! the left, and the first that can only be a verb says what is done: what follows is what it is done to, so that
+//! `get_delete_status` reads and `aws_s3_delete_object` deletes. Words that are as often nouns (`post`, `commit`, `query`)
+//! are verbs only where a verb stands, at either end of the name. Vendors need no list: a word that is no verb says
+//! nothing.
+
+mod verbs;
 
 use ringfence_wire::tool_call::Operation;
-
-/// Verbs of each operation. The first eight or so of each are the audit contract's; the rest are what servers in use
-/// call the same things.
-const VERBS: [(Operation, &[&str]); 4] = [
-    (
-        Operation::Delete,
-        &["delete", "remove", "drop", "destroy", "purge", "rm", "unlink", "truncate", "erase", "wipe"],
-    ),
-    (Operation::Execute, &["run", "exec", "execute", "invoke", "call", "trigger", "eval", "spawn", "launch"]),
-    (
-        Operation::Write,
-        &[
-            "create", "update", "set", "add", "put", "edit", "modify", "write", "insert", "append", "move",
-            "rename", "copy", "upload", "send", "post", "push", "merge", "replace", "patch", "save",
-            "publish", "commit",
-        ],
-    ),
-    (
-        Operation::Read,
-        &[
-            "get",
-            "read",
-            "list",
-            "search",
-            "describe",
-            "show",
-            "find",
-            "fetch",
-            "view",
-            "query",
-            "open",
-            "count",
-            "stat",
-            "directory",
-            "ls",
-            "cat",
-            "head",
-            "tail",
-            "grep",
-            "lookup",
-            "check",
-            "echo",
-        ],
-    ),
-];
+use verbs::{begins_compound, is_looked_at, is_noun, is_run, last_verb, product, verb};
 
 /// Words of a name that join two verbs: `get_and_delete`, `find_or_create`.
 const JOINING: &[&str] = &["and", "or", "then"];
@@ -54,20 +18,15 @@ const JOINING: &[&str] = &["and", "or", "then"];
 const SHELLS: &[&str] =
     &["shell", "bash", "zsh", "sh", "powershell", "terminal", "cmd", "command", "subprocess", "script"];
 
-/// The operation of a call, by the [words](words) of its tool's name and the gravest that SQL in its arguments does. The
-/// name's first word decides, then its last, and with either the gravest verb that is joined to it; a shell word anywhere
-/// makes it at least an execution; SQL can only make it
-/// graver.
+/// Words of a name that are looked at, from either end: more is no name.
+const MOST: usize = 64;
+
+/// The operation of a call, by the [words](words) of its tool's name and the gravest that SQL in its arguments does. A
+/// shell word anywhere makes it at least an execution; SQL can only make it graver, but for a tool that queries, which is as
+/// harmless as its query.
 pub fn operation(words: &[String], sql: Option<Operation>) -> Operation {
-    let verb = |word: Option<&String>| {
-        let word = word?;
-        VERBS.iter().find(|(_, verbs)| verbs.contains(&word.as_str())).map(|(operation, _)| *operation)
-    };
-    let mut operation = verb(words.first()).or_else(|| verb(words.last())).unwrap_or(Operation::Unknown);
-    for pair in words.windows(2).filter(|pair| JOINING.contains(&pair[0].as_str())) {
-        operation = operation.max(verb(pair.get(1)).unwrap_or(Operation::Unknown));
-    }
-    if words.iter().any(|word| SHELLS.contains(&word.as_str())) && operation != Operation::Delete {
+    let mut operation = name(words);
+    if is_shell(words) && operation != Operation::Delete {
         operation = Operation::Execute;
     }
     // A query tool is as harmless as its query: the name's guess gives way to what the statement does.
@@ -76,6 +35,61 @@ pub fn operation(words: &[String], sql: Option<Operation>) -> Operation {
         Some(found) if words.iter().any(|word| word == "query" || word == "sql") => found,
         Some(found) => operation.max(found),
         None => operation,
+    }
+}
+
+/// Whether a word of the name means a shell.
+pub(crate) fn is_shell(words: &[String]) -> bool {
+    words.iter().any(|word| SHELLS.contains(&word.as_str()))
+}
+
+/// What the words of a name say, or of an argument that names an action: `delete_item`, `POST`.
+pub(crate) fn name(words: &[String]) -> Operation {
+    let words = words.get(product(words)..).unwrap_or_default();
+    let words = words.get(..MOST).unwrap_or(words);
+    let mut operation = by_place(words);
+    for pair in words.windows(2).filter(|pair| JOINING.contains(&pair[0].as_str())) {
+        operation = operation.max(verb(&pair[1]).unwrap_or(Operation::Unknown));
+    }
+    operation
+}
+
+fn by_place(words: &[String]) -> Operation {
+    let Some(first) = words.first() else { return Operation::Unknown };
+    let last = words.last().filter(|_| words.len() > 1);
+    let at_end = last.and_then(|word| last_verb(word));
+    if let Some(operation) = verb(first) {
+        if first == "cancel" && words.len() > 1 && !words.iter().any(|word| is_run(word)) {
+            return Operation::Delete;
+        }
+        // `run_delete`, `merge_request_delete`: the first word is the object. `run_delete_job`: what runs is named.
+        let object = is_noun(first) || operation == Operation::Execute;
+        let object = object || begins_compound(first, words.get(1));
+        let named = operation == Operation::Execute
+            && words.get(1).is_some_and(|word| verb(word) == Some(Operation::Delete));
+        return match at_end {
+            _ if named => Operation::Delete,
+            Some(end) if object && !last.is_some_and(|word| is_noun(word)) => operation.max(end),
+            _ => operation,
+        };
+    }
+    let inside = words.get(1..words.len() - 1).unwrap_or_default();
+    let between = inside.iter().enumerate().find_map(|(at, word)| {
+        let counts = !is_noun(word) && !begins_compound(word, words.get(at + 2));
+        verb(word).filter(|_| counts)
+    });
+    match (between, at_end) {
+        // `slack_get_post`: the last word is the object. `file_list_delete`: it is the verb.
+        (Some(between), Some(_)) if last.is_some_and(|word| is_noun(word)) => between,
+        (Some(between), Some(end)) => between.max(end),
+        (Some(between), None) => between,
+        (None, Some(end)) => end,
+        // A vendor, and a word that could be either: `acme_post_note`.
+        (None, None) => match inside.first().and_then(|word| verb(word)) {
+            Some(operation) if !begins_compound(&inside[0], words.get(2)) => operation,
+            _ if words.last().is_some_and(|word| is_looked_at(word)) => Operation::Read,
+            _ => Operation::Unknown,
+        },
     }
 }
 
@@ -122,6 +136,52 @@ mod tests {
         ];
         for (name, expected) in cases {
             assert_eq!(operation(name, &json!({})), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_verb_is_found_behind_a_vendor_and_an_object() {
+        let cases = [
+            ("github_delete_repository", Operation::Delete),
+            ("aws_s3_delete_object", Operation::Delete),
+            ("git_create_branch", Operation::Write),
+            ("browser_run_code", Operation::Execute),
+            ("sendgrid_delete_contact", Operation::Delete),
+            ("send_grid_delete_contact", Operation::Delete),
+            ("open_ai_create_thread", Operation::Write),
+            ("issue_list_delete", Operation::Delete),
+            ("file_list_delete", Operation::Delete),
+            ("merge_request_delete", Operation::Delete),
+            ("run_delete", Operation::Delete),
+            ("github_find_or_create_label", Operation::Write),
+            ("acme_get_and_delete_item", Operation::Delete),
+            ("acme_post_note", Operation::Write),
+            ("cancel_subscription", Operation::Delete),
+            ("cancel_pipeline", Operation::Write),
+        ];
+        for (name, expected) in cases {
+            assert_eq!(operation(name, &json!({})), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn what_a_verb_is_about_is_not_done() {
+        let names = [
+            "get_delete_status",
+            "github_get_delete_status",
+            "list_runs",
+            "search_code",
+            "slack_get_post",
+            "github_get_commit",
+            "list_merge_requests",
+            "gitlab_list_merge_requests",
+            "describe_drop_policy",
+            "list_deleted_items",
+            "get_reset_options",
+            "git_status",
+        ];
+        for name in names {
+            assert_eq!(operation(name, &json!({})), Operation::Read, "{name}");
         }
     }
 

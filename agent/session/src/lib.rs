@@ -5,7 +5,10 @@
 //! |---|---|
 //! | `lines`, `line` | lines from a pipe; one line of MCP's stdio transport: what it is |
 //! | `strict`, `plain` | JSON that every parser reads alike; the fast path for a plain object |
-//! | `classify`, `sql`, `risk` | the kind of a tool call; SQL in its arguments; its risk, with reasons |
+//! | `classify`, `risk` | the kind of a tool call, by its name; its risk, with reasons |
+//! | `arguments`, `mentions`, `sensitive` | what its arguments do; words and paths about credentials |
+//! | `shell/`, `code`, `sql`, `deeds` | commands, code and SQL in them; what they come to |
+//! | `hints` | what a server says of its own tools |
 //! | `conditions`, `rules` | which calls a rule is about; the YAML rules |
 //! | `ruleset`, `reload` | the rules in force; the rule file, watched |
 //! | `journal`, `draft`, `heads` | the hash-chained journal; its lines before they are chained; its heads in journald |
@@ -19,15 +22,20 @@
 // Where nobody reads standard output any more (`| head`), `println!` panics.
 #![cfg_attr(not(test), deny(clippy::print_stdout))]
 
+mod arguments;
 pub mod classify;
+mod code;
 pub mod conditions;
+mod deeds;
 pub mod draft;
 pub mod export;
 pub mod heads;
+pub mod hints;
 pub mod journal;
 pub mod ledger;
 pub mod line;
 pub mod lines;
+mod mentions;
 pub mod notice;
 pub mod plain;
 pub mod reload;
@@ -35,6 +43,8 @@ pub mod risk;
 pub mod rows;
 pub mod rules;
 pub mod ruleset;
+pub mod sensitive;
+mod shell;
 pub mod sql;
 pub mod stderr;
 pub mod strict;

@@ -1,68 +1,21 @@
 //! The risk of a tool call, 0 to 100, with a named reason for every point. Pure.
 //!
-//! The points are the audit contract's. What a server says of its own tools (`readOnlyHint`) never lowers a score.
+//! The points are the audit contract's, and after them ours, for what the contract has no name for. What a server says of
+//! its own tools never lowers a score.
 
-use super::{classify, sql};
+use super::{
+    arguments::{self, Found},
+    classify,
+    deeds::{Deeds, Mark},
+    hints::Hints,
+    sql,
+};
 use ringfence_wire::tool_call::Operation;
 use serde_json::Value;
 
-/// Values longer than this many bytes are not searched for sensitive words: prose and source code hold them all.
-const LONGEST_VALUE: usize = 512;
 /// More records than this are a bulk operation.
 const BULK: usize = 10;
 
-/// Whole words that mean credentials.
-const CREDENTIALS: &[&str] = &[
-    "password",
-    "passwd",
-    "passphrase",
-    "secret",
-    "secrets",
-    "token",
-    "tokens",
-    "credential",
-    "credentials",
-    "apikey",
-    "auth",
-    "oauth",
-    "authorization",
-    "login",
-    "ssh",
-    "gpg",
-    "keychain",
-    "keyring",
-    "vault",
-    "htpasswd",
-    "shadow",
-    "netrc",
-    "pem",
-    "jwt",
-    "2fa",
-    "otp",
-    "totp",
-];
-/// Pairs of words that mean credentials together.
-const CREDENTIAL_PAIRS: &[(&str, &str)] = &[
-    ("api", "key"),
-    ("private", "key"),
-    ("access", "key"),
-    ("id", "rsa"),
-    ("id", "ed25519"),
-    ("service", "account"),
-];
-/// Whole words that mean configuration.
-const SETTINGS: &[&str] = &[
-    "config",
-    "configs",
-    "configuration",
-    "setting",
-    "settings",
-    "preferences",
-    "prefs",
-    "conf",
-    "dotfile",
-    "env",
-];
 /// Whole words of a tool's name that mean a message to somebody outside.
 const MESSAGES: &[&str] =
     &["send", "post", "email", "mail", "sms", "tweet", "notify", "slack", "message", "publish", "reply"];
@@ -80,76 +33,73 @@ pub struct Risk {
 
 /// Scores one call. `first` is whether this server's tool was never seen before.
 pub fn assess(tool: &str, arguments: &Value, first: bool) -> Risk {
+    assess_hinted(tool, arguments, first, Hints::default())
+}
+
+/// The same of a tool of which its server says something: that raises the score, or leaves it.
+pub fn assess_hinted(tool: &str, arguments: &Value, first: bool, hints: Hints) -> Risk {
     let words = ringfence_redact::words::words(tool);
     let statements = sql::find(&words, arguments);
-    let operation = classify::operation(&words, statements.map(|found| found.operation));
-    let mut score = 0u32;
-    let mut reasons = Vec::new();
-    let mut add = |applies: bool, points: u32, reason: &'static str| {
-        if applies {
-            score += points;
-            reasons.push(reason);
-        }
-    };
-    add(operation == Operation::Write, 20, "write");
-    add(operation == Operation::Delete, 40, "destructive");
-    add(operation == Operation::Execute, 30, "execute");
-    let bulk = longest_list(arguments) > BULK || statements.is_some_and(|found| found.rows > BULK);
-    add(bulk, 20, "bulk_operation");
-    let mut mentions = Mentions::default();
+    let named = classify::operation(&words, statements.map(|found| found.operation));
+    let Found { mut deeds, mut mentions, longest_list } =
+        arguments::look(arguments, named, classify::is_shell(&words));
     mentions.look_at(&words);
-    mentions.look_into(arguments, 0);
-    add(mentions.credentials, 30, "sensitive_data");
-    add(statements.is_some_and(|found| found.unbounded), 30, "sql_without_where");
+    if statements.is_some_and(|found| found.unbounded) {
+        deeds.mark(Mark::Unbounded);
+    }
+    deeds.mark_if(longest_list > BULK || statements.is_some_and(|found| found.rows > BULK), Mark::Bulk);
+    deeds.mark_if(mentions.credentials, Mark::Credentials);
+    let (operation, hinted) = hints.raise(named.max(deeds.operation));
     let changes = matches!(operation, Operation::Write | Operation::Delete | Operation::Execute);
-    add(changes && mentions.settings, 20, "modifies_config");
+    deeds.mark_if(mentions.settings, Mark::Settings);
     let message = operation != Operation::Read && words.iter().any(|word| MESSAGES.contains(&word.as_str()));
-    add(message, 15, "external_message");
-    add(first, 10, "first_use");
-    Risk { operation, score: u8::try_from(score.min(100)).unwrap_or(100), reasons }
+    deeds.mark_if(message, Mark::Message);
+    let mut sum = Sum::default();
+    sum.add(operation == Operation::Write, 20, "write");
+    sum.add(operation == Operation::Delete, 40, "destructive");
+    sum.add(operation == Operation::Execute, 30, "execute");
+    sum.marks(deeds, &CONTRACT[..3]);
+    sum.add(changes && deeds.is(Mark::Settings), 20, "modifies_config");
+    sum.marks(deeds, &CONTRACT[3..]);
+    sum.add(first, 10, "first_use");
+    sum.marks(deeds, &OURS);
+    sum.add(hinted > 0, hinted, "server_hint");
+    Risk { operation, score: u8::try_from(sum.score.min(100)).unwrap_or(100), reasons: sum.reasons }
 }
 
-/// What a call's words are about.
-#[derive(Debug, Default)]
-struct Mentions {
-    credentials: bool,
-    settings: bool,
+/// The contract's marks, their points and names.
+const CONTRACT: [(Mark, u32, &str); 4] = [
+    (Mark::Bulk, 20, "bulk_operation"),
+    (Mark::Credentials, 30, "sensitive_data"),
+    (Mark::Unbounded, 30, "sql_without_where"),
+    (Mark::Message, 15, "external_message"),
+];
+/// Ours.
+const OURS: [(Mark, u32, &str); 6] = [
+    (Mark::Wide, 40, "wide_target"),
+    (Mark::Unseen, 40, "unseen_code"),
+    (Mark::Stops, 40, "stops_system"),
+    (Mark::Opens, 30, "opens_access"),
+    (Mark::Root, 10, "as_root"),
+    (Mark::Unreadable, 10, "unreadable_script"),
+];
+
+#[derive(Default)]
+struct Sum {
+    score: u32,
+    reasons: Vec<&'static str>,
 }
 
-impl Mentions {
-    fn look_at(&mut self, words: &[String]) {
-        self.credentials |= words.iter().any(|word| CREDENTIALS.contains(&word.as_str()))
-            || words.windows(2).any(|pair| CREDENTIAL_PAIRS.contains(&(pair[0].as_str(), pair[1].as_str())));
-        self.settings |= words.iter().any(|word| SETTINGS.contains(&word.as_str()));
+impl Sum {
+    fn add(&mut self, applies: bool, points: u32, reason: &'static str) {
+        if applies {
+            self.score += points;
+            self.reasons.push(reason);
+        }
     }
 
-    /// The words of every key and short text. Depth is bounded by the line judge's own limit; this only follows it.
-    fn look_into(&mut self, value: &Value, depth: usize) {
-        if depth > super::strict::MAX_DEPTH || self.credentials && self.settings {
-            return;
-        }
-        match value {
-            Value::String(text) if text.len() <= LONGEST_VALUE => {
-                self.look_at(&ringfence_redact::words::words(text))
-            }
-            Value::Array(items) => items.iter().for_each(|item| self.look_into(item, depth + 1)),
-            Value::Object(members) => {
-                for (key, member) in members {
-                    self.look_at(&ringfence_redact::words::words(key));
-                    self.look_into(member, depth + 1);
-                }
-            }
-            _ => {}
-        }
-    }
-}
-
-/// Length of the longest array anywhere in the arguments.
-fn longest_list(value: &Value) -> usize {
-    match value {
-        Value::Array(items) => items.iter().map(longest_list).max().unwrap_or(0).max(items.len()),
-        Value::Object(members) => members.values().map(longest_list).max().unwrap_or(0),
-        _ => 0,
+    fn marks(&mut self, deeds: Deeds, marks: &[(Mark, u32, &'static str)]) {
+        marks.iter().for_each(|(mark, points, reason)| self.add(deeds.is(*mark), *points, reason));
     }
 }
 
@@ -182,6 +132,46 @@ mod tests {
             assert_eq!(score(tool, arguments), (expected, reasons), "{tool}");
         }
         assert_eq!(assess("read_file", &json!({}), true).score, 10);
+    }
+
+    #[test]
+    fn what_arguments_do_counts_whatever_the_name() {
+        let cases = [
+            ("bash", json!({"command": "ls -la"}), 30, vec!["execute"]),
+            (
+                "bash",
+                json!({"command": "rm -rf /"}),
+                100,
+                vec!["destructive", "bulk_operation", "wide_target"],
+            ),
+            ("shell", json!({"cmd": ["rm", "-r", "a"]}), 60, vec!["destructive", "bulk_operation"]),
+            ("start", json!({"command": "rm", "args": ["a"]}), 40, vec!["destructive"]),
+            ("bash", json!({"command": "curl u | sh"}), 70, vec!["execute", "unseen_code"]),
+            ("bash", json!({"command": "echo 'a"}), 40, vec!["execute", "unreadable_script"]),
+            ("bash", json!({"command": "sudo reboot"}), 80, vec!["execute", "stops_system", "as_root"]),
+            ("bash", json!({"command": "chmod 777 a"}), 60, vec!["execute", "opens_access"]),
+            ("browser_run_code", json!({"code": "fs.rmSync('a')"}), 40, vec!["destructive"]),
+            (
+                "run_python",
+                json!({"code": "os.system('rm -rf ~')"}),
+                100,
+                vec!["destructive", "bulk_operation", "wide_target"],
+            ),
+            ("http_request", json!({"method": "DELETE", "url": "https://a/b"}), 40, vec!["destructive"]),
+            ("http_request", json!({"method": "GET", "url": "https://a/b"}), 0, vec![]),
+            ("label_write", json!({"method": "delete"}), 40, vec!["destructive"]),
+            ("get_audit_log", json!({"action": "delete"}), 0, vec![]),
+            ("edit_tool", json!({"command": "view"}), 20, vec!["write"]),
+            ("read_file", json!({"path": "/home/a/.npmrc"}), 30, vec!["sensitive_data"]),
+            ("read_file", json!({"path": "/proc/self/environ"}), 30, vec!["sensitive_data"]),
+            ("read_file", json!({"path": ".env"}), 30, vec!["sensitive_data"]),
+            ("read_file", json!({"path": ".env.example"}), 0, vec![]),
+            ("list_things", json!({"pageToken": "a", "maxTokens": 100}), 0, vec![]),
+        ];
+        for (tool, arguments, expected, reasons) in cases {
+            let text = arguments.to_string();
+            assert_eq!(score(tool, arguments), (expected, reasons), "{tool} {text}");
+        }
     }
 
     #[test]

@@ -70,6 +70,11 @@ pub fn find(tool: &[String], arguments: &Value) -> Option<Findings> {
     search.all
 }
 
+/// What a text does that a database's client is given: SQL, or a command of the client's own.
+pub(crate) fn statements(text: &str) -> Option<Findings> {
+    parse(text).or_else(|| unparsed(text, false))
+}
+
 /// Whether a value is SQL, as far as its key tells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Likelihood {

@@ -1,0 +1,219 @@
+//! What the arguments of a call do: commands, code, actions by name, paths. Pure.
+//!
+//! Each value is looked at once, by its key. Nothing here follows a reference or decodes an encoding.
+
+use super::{
+    classify, code,
+    deeds::{Deeds, Mark},
+    mentions::Mentions,
+    sensitive, shell, strict,
+};
+use ringfence_redact::words::words;
+use ringfence_wire::tool_call::Operation;
+use serde_json::{Map, Value};
+
+/// Values longer than this many bytes are not searched for sensitive words: prose and source code hold them all.
+const LONGEST_VALUE: usize = 512;
+/// Longest text that names an action, bytes.
+const LONGEST_ACTION: usize = 64;
+/// Longest key that is known, bytes, without what separates words.
+const LONGEST_KEY: usize = 24;
+
+/// Keys of a command line: a script, or the words of one command.
+const COMMANDS: &[&str] = &[
+    "bash",
+    "bashcommand",
+    "clicommand",
+    "cmd",
+    "cmdline",
+    "command",
+    "commandline",
+    "commands",
+    "execcommand",
+    "shellcommand",
+    "terminalcommand",
+];
+/// Keys of code, where a tool runs something.
+const CODES: &[&str] = &[
+    "code",
+    "expression",
+    "function",
+    "input",
+    "javascript",
+    "js",
+    "program",
+    "python",
+    "script",
+    "snippet",
+    "source",
+];
+/// Keys of an HTTP method, or of one of several actions of a tool.
+const METHODS: &[&str] = &["httpmethod", "method", "requestmethod", "verb"];
+/// Keys of an action: what a tool that reads is asked to do it to, elsewhere (`action` of a log's entries).
+const ACTIONS: &[&str] = &["action", "op", "operation", "runaction", "subcommand"];
+/// Keys of the further words of a command.
+const FURTHER: &[&str] = &["args", "arguments", "argv"];
+
+/// What a value is, by its key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Command,
+    Code,
+    Method,
+    Action,
+    Other,
+}
+
+/// What the arguments of a call do.
+#[derive(Debug)]
+pub(crate) struct Found {
+    /// What they do by themselves; unknown, if they do not say.
+    pub(crate) deeds: Deeds,
+    /// What they are about.
+    pub(crate) mentions: Mentions,
+    /// Length of the longest array.
+    pub(crate) longest_list: usize,
+}
+
+/// Looks into the arguments of a tool. `tool`: what its name says, and whether it names a shell.
+pub(crate) fn look(arguments: &Value, tool: Operation, is_shell: bool) -> Found {
+    let mut search =
+        Search { tool, is_shell, deeds: Deeds::NONE, mentions: Mentions::default(), longest_list: 0 };
+    search.value(arguments, Kind::Other, 0);
+    let Search { deeds, mentions, longest_list, .. } = search;
+    Found { deeds, mentions, longest_list }
+}
+
+struct Search {
+    tool: Operation,
+    is_shell: bool,
+    deeds: Deeds,
+    mentions: Mentions,
+    longest_list: usize,
+}
+
+impl Search {
+    /// Depth is bounded by the line judge's own limit; this only follows it.
+    fn value(&mut self, value: &Value, kind: Kind, depth: usize) {
+        if depth > strict::MAX_DEPTH {
+            return;
+        }
+        match value {
+            Value::String(text) => self.text(text, kind),
+            Value::Array(items) => {
+                self.longest_list = self.longest_list.max(items.len());
+                if kind == Kind::Command && self.command_words(items, &[]) {
+                    return;
+                }
+                items.iter().for_each(|item| self.value(item, kind, depth + 1));
+            }
+            Value::Object(members) => self.members(members, depth),
+            _ => {}
+        }
+    }
+
+    fn members(&mut self, members: &Map<String, Value>, depth: usize) {
+        for (key, member) in members {
+            let words = words(key);
+            if member.is_number() {
+                self.mentions.look_at_number(&words);
+            } else if !self.mentions.is_full() {
+                self.mentions.look_at(&words);
+            }
+            let kind = self.kind(&words);
+            match (kind, member) {
+                (Kind::Command, Value::String(program)) if is_one_word(program) => {
+                    let further = members.iter().find_map(|(key, member)| {
+                        FURTHER.contains(&key.as_str()).then(|| member.as_array()).flatten()
+                    });
+                    match further {
+                        Some(further) => drop(self.command_words(further, &[program])),
+                        None => self.value(member, kind, depth + 1),
+                    }
+                }
+                _ => self.value(member, kind, depth + 1),
+            }
+        }
+    }
+
+    fn kind(&self, words: &[String]) -> Kind {
+        let length: usize = words.iter().map(String::len).sum();
+        if length > LONGEST_KEY {
+            return Kind::Other;
+        }
+        let joined;
+        let key = match words {
+            [one] => one.as_str(),
+            _ => {
+                joined = words.concat();
+                joined.as_str()
+            }
+        };
+        let runs = self.tool == Operation::Execute || self.is_shell;
+        match key {
+            key if COMMANDS.contains(&key) => Kind::Command,
+            "script" if self.is_shell => Kind::Command,
+            key if CODES.contains(&key) && runs => Kind::Code,
+            key if METHODS.contains(&key) => Kind::Method,
+            key if ACTIONS.contains(&key) && self.tool != Operation::Read => Kind::Action,
+            _ => Kind::Other,
+        }
+    }
+
+    fn text(&mut self, text: &str, kind: Kind) {
+        match kind {
+            Kind::Command if is_one_word(text) => {
+                // `{"command": "view"}` of an editor, `{"command": "delete"}` of a client, `{"command": "ls"}`.
+                self.action(text);
+                if self.is_shell {
+                    shell::script(text, &mut self.deeds);
+                }
+            }
+            Kind::Command => {
+                self.deeds.does(Operation::Execute);
+                return shell::script(text, &mut self.deeds);
+            }
+            Kind::Code => {
+                for command in code::judge(text, &mut self.deeds) {
+                    match command {
+                        code::Shell::Script(script) => shell::script(&script, &mut self.deeds),
+                        code::Shell::Words(words) => shell::words(&words, &mut self.deeds),
+                    }
+                }
+            }
+            Kind::Method | Kind::Action => self.action(text),
+            Kind::Other => {}
+        }
+        self.deeds.mark_if(sensitive::is_secret(text), Mark::Credentials);
+        if text.len() <= LONGEST_VALUE && !self.mentions.is_full() && kind != Kind::Code {
+            self.mentions.look_into(text);
+        }
+    }
+
+    /// A text that names an action.
+    fn action(&mut self, text: &str) {
+        if text.len() <= LONGEST_ACTION {
+            self.deeds.does(classify::name(&words(text)));
+        }
+    }
+
+    /// The words of one command, or several command lines; whether they were either.
+    fn command_words(&mut self, items: &[Value], before: &[&str]) -> bool {
+        let texts: Option<Vec<&str>> = items.iter().map(Value::as_str).collect();
+        let Some(texts) = texts else { return false };
+        let lines = before.is_empty() && texts.first().is_some_and(|first| !is_one_word(first));
+        if texts.is_empty() && before.is_empty() || lines {
+            return false;
+        }
+        self.longest_list = self.longest_list.max(items.len());
+        let all: Vec<String> = before.iter().chain(&texts).map(|text| (*text).to_owned()).collect();
+        self.deeds.does(Operation::Execute);
+        shell::words(&all, &mut self.deeds);
+        true
+    }
+}
+
+/// Whether a text is no command line, but one name.
+fn is_one_word(text: &str) -> bool {
+    !text.trim().contains(|c: char| !(c.is_alphanumeric() || matches!(c, '_' | '-' | '.' | '/')))
+}

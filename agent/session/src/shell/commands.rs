@@ -1,0 +1,521 @@
+//! What one simple command does, by its program.
+
+use super::{
+    Queue, Text, git,
+    reader::{Command, has_output, is_unknown},
+    targets::{Here, is_device, is_wide},
+    wrappers::{self, has_any, has_short, inner, is_option, operands, value},
+};
+use crate::{
+    classify,
+    deeds::{Deeds, Mark},
+    mentions, sensitive,
+};
+use ringfence_wire::tool_call::Operation;
+
+/// Programs that remove what they are given.
+const REMOVERS: &[&str] = &[
+    "del",
+    "erase",
+    "rd",
+    "remove-item",
+    "ri",
+    "rimraf",
+    "rm",
+    "rmdir",
+    "shred",
+    "srm",
+    "trash",
+    "trash-put",
+    "truncate",
+    "unlink",
+    "wipe",
+];
+/// Programs that make a disk new: what was on it is gone.
+const FORMATTERS: &[&str] =
+    &["blkdiscard", "diskpart", "fdisk", "format", "lvremove", "parted", "sgdisk", "wipefs"];
+/// Programs that remove a user, a group, a database.
+const DROPPERS: &[&str] = &["deluser", "delgroup", "dropdb", "dropuser", "groupdel", "userdel"];
+/// Programs that stop the machine.
+const STOPPERS: &[&str] = &["halt", "killall5", "poweroff", "reboot", "shutdown"];
+/// Programs that change who may log in, what runs when, how the system is set.
+const SETTERS: &[&str] =
+    &["chpasswd", "chsh", "groupadd", "passwd", "sysctl", "useradd", "usermod", "visudo", "at"];
+const SHELLS: &[&str] =
+    &["sh", "bash", "zsh", "dash", "ksh", "ash", "fish", "csh", "tcsh", "pwsh", "powershell", "cmd"];
+/// Interpreters, and the options behind which code stands.
+const INTERPRETERS: &[(&str, &[&str])] = &[
+    ("python", &["-c"]),
+    ("node", &["-e", "--eval", "-p", "--print"]),
+    ("bun", &["-e", "--eval"]),
+    ("deno", &["eval"]),
+    ("ruby", &["-e"]),
+    ("perl", &["-e", "-E", "-ne", "-pe", "-i"]),
+    ("php", &["-r"]),
+    ("lua", &["-e"]),
+    ("rscript", &["-e"]),
+    ("osascript", &["-e"]),
+    ("mongosh", &["--eval"]),
+    ("mongo", &["--eval"]),
+];
+/// Clients of databases that take SQL on their command line and as input.
+const DATABASES: &[&str] = &[
+    "bq",
+    "clickhouse",
+    "clickhouse-client",
+    "cockroach",
+    "duckdb",
+    "isql",
+    "mariadb",
+    "mycli",
+    "mysql",
+    "pgcli",
+    "psql",
+    "snowsql",
+    "sqlcmd",
+    "sqlite3",
+    "usql",
+];
+/// Programs that only say or look for their arguments.
+const TALKERS: &[&str] = &[
+    "echo", "printf", "grep", "egrep", "fgrep", "rg", "ag", "man", "which", "type", "help", "apropos",
+    "test", "[", "[[", "for", "select", "case", "function",
+];
+/// Programs that send to another machine.
+const SENDERS: &[&str] = &["scp", "sftp", "ftp", "nc", "ncat", "socat", "telnet", "mail", "sendmail", "mutt"];
+/// First words of what command lines of clouds, containers and packages do.
+const DESTROYING: &[&str] = &[
+    "del",
+    "delete",
+    "deregister",
+    "destroy",
+    "drop",
+    "erase",
+    "flushall",
+    "flushdb",
+    "prune",
+    "purge",
+    "rb",
+    "remove",
+    "rm",
+    "rmi",
+    "terminate",
+    "uninstall",
+    "unpublish",
+    "unlink",
+    "wipe",
+];
+/// Words of a command line among which an action is looked for.
+const ACTION: usize = 5;
+
+/// What is carried from one command of a script to the next.
+#[derive(Debug, Default)]
+pub(super) struct Cursor {
+    here: Here,
+}
+
+/// Judges a command. `before`: the one before it in the script.
+pub(super) fn judge(
+    command: &Command,
+    before: Option<&Command>,
+    cursor: &mut Cursor,
+    queue: &mut Queue,
+    deeds: &mut Deeds,
+) {
+    redirects(command, deeds);
+    let (words, around) = inner(&command.words);
+    deeds.mark_if(around.root, Mark::Root);
+    let [program, arguments @ ..] = words else { return };
+    if is_unknown(program) {
+        deeds.does(Operation::Execute);
+        return deeds.mark(Mark::Unseen);
+    }
+    let name = wrappers::name(program);
+    cursor.here = wrappers::moved(&name, arguments, cursor.here);
+    if TALKERS.contains(&name.as_str()) {
+        return;
+    }
+    mentioned(&name, arguments, deeds);
+    let one = One { name: &name, arguments, more: around.more, command, before, here: cursor.here };
+    if !(one.removes(deeds) || one.runs(queue, deeds) || one.sets(deeds) || one.sends(deeds)) {
+        one.acts(deeds);
+    }
+}
+
+/// What is written, read, emptied by redirects.
+fn redirects(command: &Command, deeds: &mut Deeds) {
+    let Command { words, written, appended, read, .. } = command;
+    for file in written.iter().chain(appended) {
+        deeds.does(Operation::Write);
+        deeds.mark_if(sensitive::is_started(file), Mark::Settings);
+        if is_device(file) {
+            deeds.deletes(true);
+        }
+    }
+    // `> file`, and nothing that writes to it.
+    let nothing =
+        matches!(words.as_slice(), [] | [_]) && words.iter().all(|word| word == ":" || word == "true");
+    if nothing && written.iter().any(|file| !file.starts_with("/dev/")) {
+        deeds.deletes(false);
+    }
+    let secret = written.iter().chain(appended).chain(read).any(|file| sensitive::is_secret(file));
+    deeds.mark_if(secret, Mark::Credentials);
+}
+
+/// Credentials that the arguments name.
+fn mentioned(name: &str, arguments: &[String], deeds: &mut Deeds) {
+    for word in arguments {
+        let path = word.split_once('=').filter(|_| is_option(word)).map_or(word.as_str(), |(_, value)| value);
+        // A message, a pattern, a script: no name of a thing.
+        let prose = name == "git" || word.contains(char::is_whitespace);
+        let named = !prose && mentions::of_text(word).credentials && !is_template(path);
+        deeds.mark_if(named || sensitive::is_secret(path), Mark::Credentials);
+    }
+}
+
+/// Whether words about credentials in it are about none: it is a template.
+fn is_template(path: &str) -> bool {
+    [".example", ".sample", ".template", ".dist"].iter().any(|end| path.ends_with(end))
+}
+
+struct One<'a> {
+    name: &'a str,
+    arguments: &'a [String],
+    /// More arguments come from its input.
+    more: bool,
+    command: &'a Command,
+    before: Option<&'a Command>,
+    here: Here,
+}
+
+impl One<'_> {
+    fn is(&self, names: &[&str]) -> bool {
+        names.contains(&self.name)
+    }
+
+    /// What removes, overwrites or stops. Whether it was such a program.
+    fn removes(&self, deeds: &mut Deeds) -> bool {
+        let arguments = self.arguments;
+        if self.is(REMOVERS) {
+            let recursive = has_short(arguments, &['r', 'R'])
+                || has_any(
+                    arguments,
+                    &["--recursive", "-Recurse", "-recurse", "/s", "/S", "--no-preserve-root"],
+                )
+                || self.name == "rimraf";
+            let wide = has_any(arguments, &["--no-preserve-root"])
+                || operands(arguments).any(|target| is_wide(target, self.here) || is_device(target));
+            deeds.deletes(wide);
+            deeds.mark_if(recursive || self.more, Mark::Bulk);
+        } else if self.is(FORMATTERS) || self.name.starts_with("mkfs") || self.name == "mkswap" {
+            if !has_short(arguments, &['l']) {
+                deeds.deletes(true);
+            }
+        } else if self.name == "dd" {
+            deeds.does(Operation::Write);
+            if arguments.iter().filter_map(|word| word.strip_prefix("of=")).any(is_device) {
+                deeds.deletes(true);
+            }
+        } else if self.is(DROPPERS) {
+            deeds.deletes(false);
+        } else if self.is(STOPPERS) {
+            deeds.does(Operation::Execute);
+            deeds.mark(Mark::Stops);
+        } else if self.is(&["init", "telinit"]) {
+            deeds.mark_if(arguments.iter().any(|level| level == "0" || level == "6"), Mark::Stops);
+        } else if self.name == "kill" {
+            // `kill -9 -1`: everything.
+            let all = arguments.iter().skip(1).any(|target| target == "-1" || target == "1");
+            deeds.mark_if(all, Mark::Stops);
+        } else if self.is(&["find", "fd", "fdfind"]) {
+            self.finds(deeds);
+        } else if self.name == "git" {
+            git::judge(arguments, deeds);
+        } else if self.name == "crontab" {
+            if has_short(arguments, &['r']) {
+                deeds.deletes(false);
+            }
+            deeds.mark_if(!has_short(arguments, &['l']), Mark::Settings);
+        } else if self.name == "history" && has_short(arguments, &['c']) {
+            deeds.deletes(false);
+        } else {
+            return false;
+        }
+        true
+    }
+
+    /// `find`: what it does with what it finds. The program behind `-exec` is judged as any other.
+    fn finds(&self, deeds: &mut Deeds) {
+        const EXEC: &[&str] = &["-exec", "-execdir", "-ok", "-okdir", "-x", "-X", "--exec", "--exec-batch"];
+        let begins = self.arguments.iter().position(|word| EXEC.contains(&word.as_str()));
+        let (own, run) = self.arguments.split_at(begins.unwrap_or(self.arguments.len()));
+        let mut inner = Deeds::NONE;
+        if let [_, run @ ..] = run {
+            let end = run.iter().position(|word| word == ";" || word == "+").unwrap_or(run.len());
+            let (words, around) = wrappers::inner(run.get(..end).unwrap_or_default());
+            if let [program, arguments @ ..] = words {
+                let name = wrappers::name(program);
+                let command = Command::default();
+                let one = One {
+                    name: &name,
+                    arguments,
+                    more: true,
+                    command: &command,
+                    before: None,
+                    here: self.here,
+                };
+                // `find -exec find` ends here.
+                if !matches!(name.as_str(), "find" | "fd" | "fdfind") && !one.removes(&mut inner) {
+                    one.acts(&mut inner);
+                }
+                if SHELLS.contains(&name.as_str()) && arguments.iter().any(|word| word.contains("rm ")) {
+                    inner.deletes(false);
+                }
+                deeds.mark_if(around.root, Mark::Root);
+            }
+        }
+        if own.iter().any(|word| word == "-delete") || inner.operation == Operation::Delete {
+            let filtered = own.iter().any(|word| {
+                matches!(
+                    word.as_str(),
+                    "-name" | "-iname" | "-path" | "-regex" | "-mtime" | "-mmin" | "-size"
+                )
+            });
+            let wide = own.iter().take_while(|word| !is_option(word)).any(|path| {
+                let everything = !matches!(path.as_str(), "." | "./" | "/tmp" | "/var/tmp") || !filtered;
+                is_wide(path, self.here) && everything
+            });
+            deeds.deletes(wide);
+            deeds.mark(Mark::Bulk);
+        } else {
+            deeds.does(inner.operation);
+        }
+    }
+
+    /// What runs other code: shells, interpreters, clients of databases.
+    fn runs(&self, queue: &mut Queue, deeds: &mut Deeds) -> bool {
+        let arguments = self.arguments;
+        if self.is(SHELLS) || self.is(&["su", "runuser"]) {
+            self.shell(queue, deeds);
+        } else if self.name == "eval" {
+            if arguments.iter().any(|word| is_unknown(word)) {
+                deeds.mark(Mark::Unseen);
+            } else {
+                queue.put(Text::Script(arguments.join(" ")));
+            }
+        } else if self.is(&["source", "."]) {
+            deeds.mark_if(arguments.iter().any(|word| is_unknown(word)), Mark::Unseen);
+        } else if self.name == "ssh" {
+            let host = operands(arguments)
+                .next()
+                .map_or(0, |host| arguments.iter().position(|word| word == host).map_or(0, |at| at + 1));
+            let remote = arguments.get(host..).unwrap_or_default();
+            if !remote.is_empty() {
+                queue.put(Text::Script(remote.join(" ")));
+            }
+        } else if let Some(at) = arguments.iter().position(|word| word == "--")
+            && self.is(&["kubectl", "oc", "docker", "podman", "nix", "npm", "pnpm", "yarn", "cargo"])
+        {
+            queue.put(Text::Words(arguments.get(at + 1..).unwrap_or_default().to_vec()));
+            return false;
+        } else if let Some((_, options)) =
+            INTERPRETERS.iter().find(|(known, _)| is_version_of(self.name, known))
+        {
+            self.interpreter(options, queue, deeds);
+            // An option's value may be an action too: `python manage.py flush`.
+            return false;
+        } else if self.is(DATABASES) {
+            let texts = arguments.iter().filter(|word| word.contains(char::is_whitespace));
+            texts.chain(&self.input()).for_each(|text| queue.put(Text::Sql(text.clone())));
+        } else {
+            return false;
+        }
+        true
+    }
+
+    /// A shell: the script behind `-c`, its input, or what nobody has seen.
+    fn shell(&self, queue: &mut Queue, deeds: &mut Deeds) {
+        let arguments = self.arguments;
+        let flag = arguments.iter().position(|word| {
+            let word = word.to_ascii_lowercase();
+            matches!(word.as_str(), "/c" | "/k" | "-command" | "-encodedcommand" | "-enc")
+                || word.starts_with('-') && !word.starts_with("--") && word.ends_with('c') && word.len() <= 6
+        });
+        if let Some(at) = flag {
+            let script = arguments.get(at + 1).cloned().unwrap_or_default();
+            let encoded = arguments.get(at).is_some_and(|word| word.to_ascii_lowercase().starts_with("-enc"));
+            deeds.mark_if(is_unknown(&script) || encoded, Mark::Unseen);
+            queue.put(Text::Script(if self.is(&["cmd", "powershell", "pwsh"]) {
+                arguments.get(at + 1..).unwrap_or_default().join(" ")
+            } else {
+                script
+            }));
+            return;
+        }
+        let file = operands(arguments)
+            .next()
+            .filter(|_| !self.is(&["su", "runuser"]) && !has_short(arguments, &['s']));
+        match (file, self.input()) {
+            (Some(file), _) => deeds.mark_if(has_output(file), Mark::Unseen),
+            (None, Some(input)) => queue.put(Text::Script(input)),
+            (None, None) => deeds.mark_if(self.command.piped, Mark::Unseen),
+        }
+    }
+
+    fn interpreter(&self, options: &[&str], queue: &mut Queue, deeds: &mut Deeds) {
+        let at = self.arguments.iter().position(|word| options.contains(&word.as_str()));
+        let code = at.and_then(|at| self.arguments.get(at + 1));
+        if let Some(code) = code {
+            deeds.mark_if(is_unknown(code), Mark::Unseen);
+            return queue.put(Text::Code(code.clone()));
+        }
+        let file = operands(self.arguments).next();
+        match (file, self.input()) {
+            (None | Some("-"), Some(input)) => queue.put(Text::Code(input)),
+            (None | Some("-"), None) => deeds.mark_if(self.command.piped, Mark::Unseen),
+            (Some(file), _) => deeds.mark_if(has_output(file), Mark::Unseen),
+        }
+    }
+
+    /// Its input, where the script has it: a here-document, or what `echo` says.
+    fn input(&self) -> Option<String> {
+        if let Some(input) = &self.command.input {
+            return Some(input.clone());
+        }
+        let before = self.before.filter(|_| self.command.piped)?;
+        let [program, said @ ..] = before.words.as_slice() else { return None };
+        let literal =
+            matches!(program.as_str(), "echo" | "printf") && !said.iter().any(|word| has_output(word));
+        let said: Vec<&str> = operands(said).collect();
+        match (program.as_str(), &before.input) {
+            ("cat", Some(input)) => Some(input.clone()),
+            _ => literal.then(|| said.join(" ")),
+        }
+    }
+
+    /// What changes settings, or lets others in.
+    fn sets(&self, deeds: &mut Deeds) -> bool {
+        let arguments = self.arguments;
+        let operand = |index| operands(arguments).nth(index).unwrap_or_default();
+        if self.name == "chmod" {
+            deeds.does(Operation::Write);
+            deeds.mark_if(opens(operand(0)), Mark::Opens);
+            deeds.mark_if(has_short(arguments, &['R']) || has_any(arguments, &["--recursive"]), Mark::Bulk);
+        } else if self.is(&["chown", "chgrp"]) {
+            deeds.does(Operation::Write);
+            deeds.mark_if(has_short(arguments, &['R']) || has_any(arguments, &["--recursive"]), Mark::Bulk);
+        } else if self.is(&["iptables", "ip6tables", "nft"]) {
+            deeds.mark_if(has_any(arguments, &["-F", "--flush", "flush"]), Mark::Opens);
+        } else if self.name == "ufw" {
+            deeds.mark_if(has_any(arguments, &["disable", "reset"]), Mark::Opens);
+        } else if self.name == "setenforce" {
+            deeds.mark(Mark::Opens);
+        } else if self.name == "systemctl" {
+            let stops = ["poweroff", "reboot", "halt", "kexec", "rescue", "emergency"];
+            deeds.mark_if(has_any(arguments, &stops), Mark::Stops);
+            deeds.mark_if(has_any(arguments, &["enable", "disable", "mask", "edit"]), Mark::Settings);
+        } else if self.is(SETTERS) {
+            deeds.mark(Mark::Settings);
+        } else if self.is(&["cp", "mv", "install", "ln", "tee"])
+            || self.name == "sed" && has_short(arguments, &['i'])
+        {
+            deeds.does(Operation::Write);
+            let to = operands(arguments).last().unwrap_or_default();
+            let lost =
+                self.name == "cp" && operand(0) == "/dev/null" || self.name == "mv" && to == "/dev/null";
+            deeds.mark_if(sensitive::is_started(to), Mark::Settings);
+            if lost || is_device(to) {
+                deeds.deletes(is_device(to));
+            }
+        } else {
+            return false;
+        }
+        true
+    }
+
+    /// What goes over the network.
+    fn sends(&self, deeds: &mut Deeds) -> bool {
+        let arguments = self.arguments;
+        let method = if self.is(&["curl", "gh", "glab", "wget"]) {
+            value(arguments, Some('X').filter(|_| self.name != "wget"), &["--request", "--method"])
+        } else if self.is(&["http", "https", "xh"]) {
+            operands(arguments).next().filter(|word| word.bytes().all(|byte| byte.is_ascii_uppercase()))
+        } else if self.is(SENDERS) {
+            deeds.mark(Mark::Message);
+            return true;
+        } else if self.name == "rsync" {
+            if arguments.iter().any(|word| word.starts_with("--delete") || word == "--remove-source-files")
+                && !has_any(arguments, &["--dry-run"])
+                && !has_short(arguments, &['n'])
+            {
+                deeds.deletes(false);
+                deeds.mark(Mark::Bulk);
+            }
+            deeds.mark_if(operands(arguments).last().is_some_and(|to| to.contains(':')), Mark::Message);
+            return true;
+        } else {
+            return false;
+        };
+        let words = ringfence_redact::words::words(method.unwrap_or_default());
+        let operation = classify::name(&words);
+        deeds.does(operation);
+        let body = self.is(&["curl"])
+            && (has_any(
+                arguments,
+                &[
+                    "--data",
+                    "--data-raw",
+                    "--data-binary",
+                    "--data-urlencode",
+                    "--json",
+                    "--form",
+                    "--upload-file",
+                ],
+            ) || has_short(arguments, &['d', 'F', 'T']))
+            || has_any(arguments, &["--post-data", "--post-file", "--body-data", "--body-file"]);
+        deeds.mark_if(body || operation == Operation::Write, Mark::Message);
+        // `gh repo delete` is an action as any other.
+        !self.is(&["gh", "glab"])
+    }
+
+    /// What any other program does: by an action among its first words, as clouds, containers and packages have it.
+    fn acts(&self, deeds: &mut Deeds) {
+        let arguments = self.arguments;
+        let action = operands(arguments).take(ACTION).any(|word| {
+            let first = word.split(['-', ':']).next().unwrap_or_default();
+            !first.is_empty() && DESTROYING.iter().any(|known| first.eq_ignore_ascii_case(known))
+        });
+        let compose = self.is(&["docker", "podman", "docker-compose"])
+            && operands(arguments).any(|word| word == "down")
+            && (has_any(arguments, &["--volumes"]) || has_short(arguments, &['v']));
+        let terraform = self.is(&["terraform", "tofu"]) && has_any(arguments, &["-destroy", "--destroy"]);
+        let sync = self.is(&["aws", "gsutil", "rclone"]) && has_any(arguments, &["--delete"]);
+        if action || compose || terraform || sync {
+            deeds.deletes(false);
+            let many = has_any(arguments, &["--recursive", "--all", "--all-namespaces", "prune", "destroy"])
+                || terraform
+                || sync;
+            deeds.mark_if(many, Mark::Bulk);
+        }
+    }
+}
+
+/// Whether a mode lets everybody write, or whoever runs the file be its owner.
+fn opens(mode: &str) -> bool {
+    if mode.bytes().all(|byte| byte.is_ascii_digit()) {
+        let digit = |back: usize| mode.len().checked_sub(back).and_then(|at| mode.as_bytes().get(at));
+        let bits = |back| digit(back).map_or(0, |byte| byte.wrapping_sub(b'0'));
+        return bits(1) & 2 != 0 || bits(4) & 6 != 0;
+    }
+    mode.split(',').any(|clause| {
+        let Some(at) = clause.find(['+', '=']) else { return false };
+        let (who, what) = clause.split_at(at);
+        what.contains('w') && who.contains(['a', 'o']) || what.contains('s')
+    })
+}
+
+/// `python3.12` is a `python`.
+fn is_version_of(name: &str, known: &str) -> bool {
+    name.strip_prefix(known)
+        .is_some_and(|rest| rest.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.'))
+}
