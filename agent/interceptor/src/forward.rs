@@ -21,7 +21,7 @@ use ringfence_session::{
     journal::Entry,
     line::{self, Kind, Line, Message},
     lines::{Lines, Taken},
-    notice,
+    notice, sensitive,
     stderr::StderrTail,
 };
 use ringfence_wire::conn::Conn;
@@ -113,7 +113,10 @@ fn try_start(command: &[OsString], guard_arguments: &[String]) -> io::Result<Sta
     let mut conn = Conn::new(life.try_clone()?, SOON, MAX_REPORT);
     let pipes = [their_stdin.as_fd(), their_stdout.as_fd(), their_stderr.as_fd()];
     // The server takes longer to start than this.
-    thread::spawn(redact::prepare);
+    thread::spawn(|| {
+        redact::prepare();
+        sensitive::prepare();
+    });
     let report = conn.send_with_descriptors(&(), &pipes).and_then(|()| conn.receive::<GuardReport>());
     match report {
         Ok(GuardReport::Started { pid, keeper, confinement }) if pid > 1 && keeper > 1 => {

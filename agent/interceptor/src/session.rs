@@ -11,6 +11,7 @@ use ringfence_base::clock::{now_micros, since_boot};
 use ringfence_session::{
     conditions::Facts,
     draft::{Draft, Verdict},
+    hints::ToolHints,
     journal::{Direction, Entry, Journal},
     line::{self, Call, Id, Kind, Line, Message},
     notice, risk,
@@ -83,6 +84,8 @@ pub struct Session<S, C> {
     journal: Mutex<Journal>,
     rules: RuleSet,
     seen: Mutex<SeenTools>,
+    /// What the server says of its tools.
+    hints: Mutex<ToolHints>,
     held: Mutex<HeldCalls>,
     server: Mutex<Option<S>>,
     client: Mutex<ClientStdout<C>>,
@@ -139,6 +142,7 @@ impl<S: Write, C: Write> Session<S, C> {
             journal: Mutex::new(journal),
             rules: RuleSet::new(rules),
             seen: Mutex::new(seen),
+            hints: Mutex::default(),
             server: Mutex::new(Some(server)),
             client: Mutex::new(ClientStdout::new(client)),
             burst: Mutex::default(),
@@ -215,7 +219,8 @@ impl<S: Write, C: Write> Session<S, C> {
 
     fn judge(&self, id: Id, tool: String, arguments: &Value) -> JudgedCall {
         let first = lock(&self.seen).is_first(&tool);
-        let risk = risk::assess(&tool, arguments, first);
+        let hints = lock(&self.hints).of(&tool);
+        let risk = risk::assess_hinted(&tool, arguments, first, hints);
         let judgement =
             self.rules.judge(Facts { server: &self.options.server_name, tool: &tool, risk: &risk });
         JudgedCall { id, tool, risk, judgement }

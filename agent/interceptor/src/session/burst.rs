@@ -6,7 +6,7 @@ use crate::{
     answer::{self, StopReason},
     judged::JudgedCall,
 };
-use ringfence_session::{draft::Draft, journal::Direction, notice};
+use ringfence_session::{draft::Draft, hints, journal::Direction, notice};
 use std::{
     io::{self, Write},
     sync::atomic::Ordering,
@@ -73,6 +73,10 @@ impl<S: Write, C: Write> Session<S, C> {
         let mut draft = lock(&self.answers);
         for body in bytes.split(|byte| *byte == b'\n') {
             if !body.iter().all(u8::is_ascii_whitespace) {
+                // Before the client has the list: its next call is judged by it.
+                if hints::may_be_list(body) {
+                    lock(&self.hints).take(body);
+                }
                 self.draft(&mut draft, time, Direction::ServerToClient, body, &[], None);
             }
         }

@@ -121,6 +121,24 @@ fn a_call_is_on_record_before_it_is_forwarded() {
 }
 
 #[test]
+fn what_the_server_says_of_its_tools_raises_their_score_and_never_lowers_it() {
+    let rig = rig(|_| ());
+    let score = |tool: &str| {
+        rig.call("1", tool);
+        let Some(Entry::Message { calls, .. }) = rig.journal().pop() else { panic!("no message") };
+        (calls[0].operation.as_str().to_owned(), calls[0].score)
+    };
+    assert_eq!(score("create_x"), ("write".to_owned(), 20), "the control");
+    let list = r#"{"id":0,"result":{"tools":[{"name":"create_x","annotations":{"destructiveHint":true}},{"name":"read_file","annotations":{"readOnlyHint":false}}]}}"#;
+    rig.session.server_lines(format!("{list}\n").as_bytes()).expect("both ends");
+    assert_eq!(score("create_x"), ("write".to_owned(), 40));
+    assert_eq!(score("read_file"), ("write".to_owned(), 20));
+    let praise = r#"{"id":0,"result":{"tools":[{"name":"create_x","annotations":{"readOnlyHint":true,"destructiveHint":false}}]}}"#;
+    rig.session.server_lines(format!("{praise}\n").as_bytes()).expect("both ends");
+    assert_eq!(score("create_x"), ("write".to_owned(), 40));
+}
+
+#[test]
 fn a_paused_call_waits_and_is_decided_once() {
     let rig = rig(|_| ());
     let line = rig.call("1", "delete_file");
