@@ -9,7 +9,7 @@
 mod verbs;
 
 use ringfence_wire::tool_call::Operation;
-use verbs::{begins_compound, is_looked_at, is_noun, is_run, last_verb, product, verb};
+use verbs::{begins_compound, is_looked_at, is_noun, is_object, is_run, last_verb, product, verb};
 
 /// Words of a name that join two verbs: `get_and_delete`, `find_or_create`.
 const JOINING: &[&str] = &["and", "or", "then"];
@@ -69,6 +69,7 @@ fn by_place(words: &[String]) -> Operation {
             && words.get(1).is_some_and(|word| verb(word) == Some(Operation::Delete));
         return match at_end {
             _ if named => Operation::Delete,
+            Some(end) if is_object(first) && !last.is_some_and(|word| is_noun(word)) => end,
             Some(end) if object && !last.is_some_and(|word| is_noun(word)) => operation.max(end),
             _ => operation,
         };
@@ -175,6 +176,8 @@ mod tests {
             "github_get_commit",
             "list_merge_requests",
             "gitlab_list_merge_requests",
+            "pull_request_read",
+            "build_list",
             "describe_drop_policy",
             "list_deleted_items",
             "get_reset_options",

@@ -9,6 +9,7 @@
 //! | `arguments`, `mentions`, `sensitive` | what its arguments do; words and paths about credentials |
 //! | `shell/`, `code`, `sql`, `deeds` | commands, code and SQL in them; what they come to |
 //! | `hints` | what a server says of its own tools |
+//! | `corpus` | for tests: calls that are labelled, and how often the classifier agrees |
 //! | `conditions`, `rules` | which calls a rule is about; the YAML rules |
 //! | `ruleset`, `reload` | the rules in force; the rule file, watched |
 //! | `journal`, `draft`, `heads` | the hash-chained journal; its lines before they are chained; its heads in journald |
@@ -26,6 +27,8 @@ mod arguments;
 pub mod classify;
 mod code;
 pub mod conditions;
+#[cfg(any(test, feature = "test-support"))]
+pub mod corpus;
 mod deeds;
 pub mod draft;
 pub mod export;

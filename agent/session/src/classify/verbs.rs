@@ -281,6 +281,13 @@ const NOUNS: &[&str] = &[
     "view",
 ];
 
+/// Those of them that the contract's table does not have: before another verb they are its object (`pull_request_read`).
+const OBJECTS: &[&str] = &[
+    "audit", "block", "build", "clone", "complete", "export", "fork", "forward", "import", "install", "link",
+    "lock", "map", "mark", "new", "pin", "pull", "release", "reply", "request", "scale", "scan", "select",
+    "star", "store", "type",
+];
+
 /// Verbs that are nouns at the end of a name as well: `http_request`.
 const FIRST_ONLY: &[&str] = &["block", "link", "map", "new", "request"];
 
@@ -373,6 +380,11 @@ pub(super) fn last_verb(word: &str) -> Option<Operation> {
 /// Whether a verb is more often a noun.
 pub(super) fn is_noun(word: &str) -> bool {
     NOUNS.contains(&word)
+}
+
+/// Whether it is one before any other verb.
+pub(super) fn is_object(word: &str) -> bool {
+    OBJECTS.contains(&word)
 }
 
 /// Whether a name that has no verb ends with what one looks at.
