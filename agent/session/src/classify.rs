@@ -159,6 +159,7 @@ mod tests {
             ("acme_post_note", Operation::Write),
             ("cancel_subscription", Operation::Delete),
             ("cancel_pipeline", Operation::Write),
+            ("mark_all_notifications_read", Operation::Write),
         ];
         for (name, expected) in cases {
             assert_eq!(operation(name, &json!({})), expected, "{name}");

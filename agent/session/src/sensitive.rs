@@ -202,9 +202,12 @@ pub(crate) fn is_started(path: &str) -> bool {
 
 /// The components of a path in small letters, `.` left out and `..` resolved, and whether it begins at the root.
 fn with_components(text: &str, look: impl Fn(&[&str], bool) -> bool) -> bool {
+    if text.len() > LONGEST {
+        return false;
+    }
     // Cheap, and true of nearly every text: no name of the list is without a dot, but for those of keys and below a slash.
     let plain = !text.bytes().any(|byte| matches!(byte, b'/' | b'\\' | b'.' | b'_' | b' '));
-    if plain || text.len() > LONGEST || text.contains('\n') {
+    if plain || text.contains('\n') {
         return false;
     }
     let lower = text.to_ascii_lowercase();

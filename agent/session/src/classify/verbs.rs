@@ -283,9 +283,9 @@ const NOUNS: &[&str] = &[
 
 /// Those of them that the contract's table does not have: before another verb they are its object (`pull_request_read`).
 const OBJECTS: &[&str] = &[
-    "audit", "block", "build", "clone", "complete", "export", "fork", "forward", "import", "install", "link",
-    "lock", "map", "mark", "new", "pin", "pull", "release", "reply", "request", "scale", "scan", "select",
-    "star", "store", "type",
+    "audit", "block", "build", "clone", "export", "fork", "forward", "import", "install", "link", "lock",
+    "map", "new", "pin", "pull", "release", "reply", "request", "scale", "scan", "select", "star", "store",
+    "type",
 ];
 
 /// Verbs that are nouns at the end of a name as well: `http_request`.
