@@ -52,6 +52,11 @@ pub(crate) fn package_binary(package: &str, name: &str, profile: &str) -> Result
     build(package, &["--bin", name], profile)
 }
 
+/// Builds one example of another package, with a feature that it needs.
+pub(crate) fn example(package: &str, name: &str, feature: &str, profile: &str) -> Result<()> {
+    build(package, &["--example", name, "--features", feature], profile)
+}
+
 /// The binary for the guest: as `cargo test` builds it, so that nothing is built twice, but without its debug information,
 /// which is most of it. Built once in a run: what cargo links then takes the place of the one that tests start.
 pub(crate) fn for_guest() -> Result<PathBuf> {

@@ -1,5 +1,6 @@
 //! `bench`: what enforcement, interception and the LLM workers cost, measured where the figures are exact or at least comparable.
 
+mod classify;
 mod doors;
 mod figures;
 mod kernel;
@@ -29,6 +30,7 @@ pub(crate) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum What {
+    Classify(classify::Args),
     Doors(doors::Args),
     Kernel(kernel::Args),
     Launch(launch::Args),
@@ -42,6 +44,7 @@ enum What {
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     match &args.what {
+        What::Classify(args) => classify::run(args),
         What::Doors(args) => doors::run(args),
         What::Kernel(args) => kernel::run(args),
         What::Launch(args) => launch::run(args),
