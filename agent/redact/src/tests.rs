@@ -57,39 +57,42 @@ fn a_command_line_keeps_its_words_and_not_its_secrets() {
     }
 }
 
+#[path = "../examples/measure/plain_texts.rs"]
+mod plain_texts;
+
+#[test]
+fn plain_texts_cost_the_first_search_alone() {
+    for (name, text) in plain_texts::texts() {
+        let text = &text[..text.floor_char_boundary(4000)];
+        let matter: Vec<_> = super::scan::hits(text)
+            .filter(|hit| super::plain::may_matter(text, hit))
+            .map(|hit| &text[hit.at..text.len().min(hit.at + 40)])
+            .collect();
+        assert!(matter.is_empty(), "{name}: {matter:?}");
+    }
+}
+
 #[test]
 fn what_holds_a_secret_does_not_look_harmless() {
-    let seconds = super::SECRET_PAIRS.iter().map(|(_, second)| second);
-    for key in super::SECRET_WORDS.iter().chain(seconds) {
-        assert!(!super::is_harmless(&format!("{{\"{}\":1}}", key.to_uppercase())), "{key}");
-    }
-    assert!(super::SHAPED.is_some() && super::WEB_TOKENS.is_some() && super::SUSPICIOUS.is_some());
-    for beginning in [
-        "sk-",
-        "ghp_",
-        "ghr_",
-        "github_pat_",
-        "glpat-",
-        "xoxb-",
-        "AKIA",
-        "ASIA",
-        "AIza",
-        "ya29.",
-        "npm_",
-        "pypi-",
-        "hf_",
-        "-----BEGIN",
-        "Bearer ",
-        "BEARER ",
-        "://",
-        "eyJ",
+    for text in [
+        r#"{"password":1}"#,
+        r#"{"API_KEY":1}"#,
+        r#"{"Set-Cookie":1}"#,
         "\\u0070",
-        "\u{17f}",
+        "https:\\/\\/u:pw@h",
+        "https://u:pw@h",
+        "Bearer abcdefgh1234",
+        "-----BEGIN PRIVATE KEY-----",
     ] {
-        assert!(!super::is_harmless(beginning), "{beginning}");
+        assert!(!super::is_harmless(text), "{text}");
     }
-    let call = r#"{"id":17,"method":"tools/call","params":{"name":"get_echo","arguments":{"text":"x"}}}"#;
-    assert!(super::is_harmless(call));
+    for text in [
+        r#"{"id":17,"method":"tools/call","params":{"name":"get_echo","arguments":{"text":"x"}}}"#,
+        r#"{"max_tokens":4096,"author":"a","keyboard":"b","text":"a\nb\té \"key\" https://h/x?a=b@c"}"#,
+        "the bearer of this token knows the secret, and keys pass authors by",
+    ] {
+        assert!(super::is_harmless(text), "{text}");
+    }
 }
 
 proptest! {
@@ -185,24 +188,54 @@ fn worked() -> Duration {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map(Duration::from).expect("the clock")
 }
 
-/// The best of three.
+/// The better of two.
 fn takes(text: &str) -> Duration {
     let once = || {
         let begun = worked();
-        assert!(redact(text).len() <= text.len());
+        assert!(!redact(text).is_empty());
         worked() - begun
     };
-    (0..3).map(|_| once()).min().unwrap_or_default()
+    (0..2).map(|_| once()).min().unwrap_or_default()
 }
 
 #[test]
 fn sixteen_times_the_text_takes_about_sixteen_times_as_long() {
-    for worst in
-        ["eyJAKIA0123456789ABCDEF", "-----BEGIN AKIA0123456789ABCDEF", "eyJaaaaaaaa.eyJ", "://a:", "bearer "]
-    {
-        let text = worst.repeat((1 << 20) / worst.len());
+    for worst in [
+        "eyJAKIA0123456789ABCDEF",
+        "-----BEGIN AKIA0123456789ABCDEF",
+        "eyJaaaaaaaa.eyJ",
+        "://a:",
+        "bearer ",
+        "=",
+        "password=",
+        "password:",
+        "a password:password.",
+        "password='",
+        "x password=\\\"",
+        "cookie: a",
+        "authorization: a ",
+        "sk-",
+        "c2st",
+        "ZXlK.",
+        "mysql -p ",
+        "kind: Secret\n",
+        "-----BEGIN PRIVATE KEY-----",
+        "twitter ",
+        "twitter = a",
+        "name: password\n",
+        "machine login password ",
+        "{\"password\":[",
+        "[\"token\",",
+        "\\\"\\\\\\\"",
+        "echo x | --password-stdin ",
+        "password:\n ",
+        "auth=(\"a\",",
+    ] {
+        let text = worst.repeat((1 << 16) / worst.len());
         let (long, short) = (takes(&text), takes(&text[..text.len() / 16]));
-        assert!(long < short * 16 * 6, "{worst}: {short:?}, then {long:?}");
+        // The clock of a thread is coarse: what takes no time at all is not compared.
+        let least = Duration::from_millis(2);
+        assert!(long < short.max(least) * 16 * 6, "{worst}: {short:?}, then {long:?}");
     }
 }
 
