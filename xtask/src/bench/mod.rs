@@ -1,4 +1,4 @@
-//! `bench`: what enforcement, interception and the LLM workers cost, measured where the figures are exact or at least comparable.
+//! `bench`: what enforcement, interception, the LLM workers and redaction cost, measured where the figures are exact or at least comparable.
 
 mod classify;
 mod doors;
@@ -8,6 +8,7 @@ mod launch;
 mod llm;
 mod mcp;
 mod place;
+mod redact;
 mod shims;
 mod stress;
 mod tags;
@@ -36,6 +37,7 @@ enum What {
     Launch(launch::Args),
     Llm(llm::Args),
     Mcp(mcp::Args),
+    Redact(redact::Args),
     Stress(stress::Args),
     Tags(tags::Args),
     Tools(tools::Args),
@@ -50,6 +52,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         What::Launch(args) => launch::run(args),
         What::Llm(args) => llm::run(args),
         What::Mcp(args) => mcp::run(args),
+        What::Redact(args) => redact::run(args),
         What::Stress(args) => stress::run(args),
         What::Tags(args) => tags::run(args),
         What::Tools(args) => tools::run(args),
