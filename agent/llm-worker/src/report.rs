@@ -125,7 +125,7 @@ impl Reporter {
 
     /// The agent is done with a message.
     pub(crate) fn intent_ended(&self, intent: &Intent, error: Option<&str>, redactor: &Redactor) {
-        let error = error.map(|why| cut(&redactor.text(why)));
+        let error = error.map(|why| cut(&ringfence_redact::redact(&redactor.text(why))));
         self.host.report(&AgentEvent::IntentEnded { id: intent.id.to_string(), error, moment: now() });
     }
 
@@ -171,7 +171,7 @@ impl Reporter {
             intent: intent.map(|intent| intent.id.to_string()),
             tool: if tool.is_empty() { NAMELESS } else { tool }.to_owned(),
             server: server.map(str::to_owned),
-            input: cut(call.input.get()),
+            input: cut(&ringfence_redact::redact(call.input.get())),
             // What another host does is not this kernel's to see.
             paths: server.is_none().then(|| named_paths::of(call, self.workdir.as_deref())).flatten(),
             moment: begun.moment,
@@ -215,7 +215,8 @@ fn beginning(content: &[Block], redactor: &Redactor) -> String {
             break;
         }
     }
-    cut(&text)
+    // Its own credentials are out. Others' are in what people paste, and in what tools print.
+    cut(&ringfence_redact::redact(&text))
 }
 
 #[cfg(test)]
@@ -251,6 +252,9 @@ mod tests {
         let shown = beginning(&[Block::text(&text)], &redactor);
         assert!(!shown.contains("sk-"), "{}", &shown[MAX_TEXT - 20..]);
         assert_eq!(shown.chars().count(), MAX_TEXT);
+        let text = format!("{} DB_PASSWORD=hunter2x", "x".repeat(MAX_TEXT - 24));
+        let shown = beginning(&[Block::text(&text)], &redactor);
+        assert!(shown.ends_with("DB_PASSWORD=[redacted]"), "others' too: {shown}");
         assert_eq!(beginning(&[Block::text("a"), Block::text("\u{fc}")], &redactor), "a\n\u{fc}");
     }
 }

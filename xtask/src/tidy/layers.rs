@@ -60,7 +60,10 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("file-tools", &[]),
     ("tools", &["base", "file-tools", "grant", "process"]),
     ("tool-server", &["base", "grant", "launch", "policy", "process", "sandbox", "session", "tools", "wire"]),
-    ("llm-worker", &["base", "credentials", "files", "http", "policy", "sandbox", "supervise", "wire"]),
+    (
+        "llm-worker",
+        &["base", "credentials", "files", "http", "policy", "redact", "sandbox", "supervise", "wire"],
+    ),
     ("kit", &["base", "credentials", "files", "policy", "process", "supervise", "wire"]),
     ("guest", &["base", "file-tools", "wire"]),
 ];

@@ -121,9 +121,11 @@ pub(super) async fn write(
     })?;
     // A message may have come laid out over several lines.
     text = text.replace(['\n', '\r'], " ");
-    text.push('\n');
     let path = log.to_owned();
     let written = tokio::task::spawn_blocking(move || {
+        // The worker's own credentials are out; others' are in what people paste, and in what tools print.
+        let mut text = ringfence_redact::redact(&text).into_owned();
+        text.push('\n');
         let mut file = ringfence_files::append(&path)?;
         // One write: lines of two calls do not mix.
         file.write_all(text.as_bytes())?;
@@ -153,6 +155,25 @@ mod tests {
         assert!(replay(&log, &limits::Shared::default()).is_ok(), "there is none yet");
         mknodat(CWD, &log, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
         assert!(replay(&log, &limits::Shared::default()).is_err());
+    }
+
+    #[tokio::test]
+    async fn secrets_that_people_paste_are_not_in_the_log() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = dir.path().join("http.ndjson");
+        let said =
+            "{\n  \"role\": \"user\",\n  \"content\": \"DB_PASSWORD=hunter2x\\nwhat is wrong with it?\"\n}";
+        let call = Call {
+            path: "/v1/messages".into(),
+            streams: false,
+            messages: 1,
+            session: None,
+            last: serde_json::value::RawValue::from_string(said.to_owned()).ok(),
+        };
+        write(&log, &call, 200, Duration::ZERO, &Outcome::default()).await.unwrap();
+        let line: Value = serde_json::from_str(std::fs::read_to_string(&log).unwrap().trim()).unwrap();
+        assert_eq!(line["last"]["content"], "DB_PASSWORD=[redacted]\nwhat is wrong with it?");
+        assert_eq!(line["path"], "/v1/messages", "the rest stays");
     }
 
     #[tokio::test]
