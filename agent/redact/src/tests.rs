@@ -38,7 +38,7 @@ fn values_of_secret_keys_go_and_the_rest_stays() {
 
 #[test]
 fn a_command_line_keeps_its_words_and_not_its_secrets() {
-    let cases: [(&[&str], &[&str]); 8] = [
+    let cases: [(&[&str], &[&str]); 12] = [
         (
             &["npx", "-y", "server-postgres", "postgresql://me:hunter2@localhost/db"],
             &["npx", "-y", "server-postgres", "postgresql://[redacted]@localhost/db"],
@@ -50,6 +50,16 @@ fn a_command_line_keeps_its_words_and_not_its_secrets() {
         (&["srv", "--password", "--verbose", "x"], &["srv", "--password", "--verbose", "x"]),
         (&["srv", "--token", "a=b:c"], &["srv", "--token", "[redacted]"]),
         (&["srv", "sk-0123456789abcdef0123"], &["srv", "[redacted]"]),
+        (
+            &["docker", "run", "-e", "STRIPE_KEY=a1b2c3d4e5f6g7h8i9", "image"],
+            &["docker", "run", "-e", "STRIPE_KEY=[redacted]", "image"],
+        ),
+        (
+            &["/usr/bin/mysql", "-uroot", "-phunter2", "db"],
+            &["/usr/bin/mysql", "-uroot", "-p[redacted]", "db"],
+        ),
+        (&["curl", "-u", "me:hunter2", "h"], &["curl", "-u", "me:[redacted]", "h"]),
+        (&["srv", "--token", "${TOKEN}", "-p", "x"], &["srv", "--token", "${TOKEN}", "-p", "x"]),
     ];
     for (words, expected) in cases {
         let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
