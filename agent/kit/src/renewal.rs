@@ -256,7 +256,8 @@ impl Renewer {
             require_unspent(&attempts, &old.token).map_err(failed)?;
         }
         // Signals wait from the agent's locks on, which would outlive this process.
-        let (_signals, _theirs) = agent_locks(renewal, LOCKED, &signals::OF_A_RUN, worth_waiting).map_err(failed)?;
+        let (_signals, _theirs) =
+            agent_locks(renewal, LOCKED, &signals::OF_A_RUN, worth_waiting).map_err(failed)?;
         // So may the agent.
         let read = login.read();
         let Some(due) = self.due(&read, is_refused, run) else { return read };
@@ -492,7 +493,8 @@ mod tests {
             locks: vec![root.path().join("agent.lock")],
             write_lock: None,
         };
-        let login = Login { path, at: "/a".into(), expires: Some("/e".into()), renewal: Some(renewal) };
+        let (expires, renewal) = (Some("/e".into()), Some(Box::new(renewal)));
+        let login = Login { path, at: "/a".into(), expires, renewal, ..Login::default() };
         let renewer = Renewer::new(true);
         renewer.end();
         let read = renewer.at_start(&Source::Login(login));

@@ -7,11 +7,9 @@ use super::{
     intents, read, run_lines, sql,
 };
 use ringfence_events::{
-    attribute::Span,
-    matched::Asked,
     present::Stored,
     report::{CheckedPayload, CheckedReport},
-    ties::{Gap, Processes, RunCall},
+    ties::Gap,
 };
 use ringfence_wire::trace::{AgentEvent, MAX_GIVEN, Refusal, Renamed, Via};
 use rusqlite::{OptionalExtension as _, Row, Transaction, params};
@@ -102,20 +100,7 @@ pub struct AgentCall {
     pub hook: Option<HookWord>,
 }
 
-/// What is known of the calls of one run.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RunCalls {
-    /// Those that were asked for.
-    pub calls: Vec<RunCall>,
-    /// Up to when it reported every call, ns since boot.
-    pub known_to: u64,
-    /// When the first of all its calls began, ns since boot.
-    pub first: Option<u64>,
-    /// But for these times.
-    pub gaps: Vec<Gap>,
-}
-
-const CALL: &str =
+pub(crate) const CALL: &str =
     "a.row, a.agent, a.id, a.at, a.ended, a.began, a.done, a.tool, a.server, a.input, a.is_error, a.output,
     EXISTS (SELECT 1 FROM call_tags t WHERE t.call = a.row), a.key, a.given, a.renamed, a.container,
     a.paths, a.contested, a.hook_at, a.hook_failed, a.hook_session FROM agent_calls a";
@@ -131,7 +116,7 @@ fn calls_by(column: &str) -> String {
     )
 }
 
-fn call(row: &Row<'_>) -> rusqlite::Result<AgentCall> {
+pub(crate) fn call(row: &Row<'_>) -> rusqlite::Result<AgentCall> {
     Ok(AgentCall {
         row: row.get(0)?,
         agent: row.get(1)?,
@@ -497,105 +482,6 @@ impl Reader {
         let done = call.done.and_then(|done| i64::try_from(done).ok()).unwrap_or(i64::MAX);
         let values = params![value, viewer.0, call.began.cast_signed(), done, most];
         rows(self.connection(), &select, values, read::stored).map_err(sql("read a call's events"))
-    }
-
-    /// The local calls of an agent of the daemon's that were in flight at some time between two, and may be of a container of
-    /// `owner`: of that user's agent, and of any where it is root's.
-    ///
-    /// # Errors
-    /// [`Error::Sql`].
-    pub fn calls_in_flight(
-        &self,
-        (agent, owner): (&str, u32),
-        (from, to): (u64, u64),
-        most: u32,
-    ) -> Result<Vec<Asked>, Error> {
-        let whose = if owner == 0 { "" } else { &format!("a.uid = {owner} AND ") };
-        let text = format!(
-            "SELECT {CALL} WHERE {whose}a.agent = ?1 AND a.container IS NULL AND a.server IS NULL AND a.began <= ?3
-             AND (a.done IS NULL OR a.done >= ?2) LIMIT ?4"
-        );
-        self.spans(&text, agent, (from, to), most, |asked, _| asked)
-    }
-
-    /// Whose a container is; `None`: it is not known.
-    ///
-    /// # Errors
-    /// [`Error::Sql`].
-    pub fn owner(&self, container: &str) -> Result<Option<u32>, Error> {
-        let text = "SELECT uid FROM containers WHERE public = ?1";
-        let owner = self.connection().query_row(text, [container], |row| row.get(0)).optional();
-        owner.map_err(sql("read whose a container is"))
-    }
-
-    /// When the first call of the agent whose profile a container has began since there is the container, ns since boot.
-    ///
-    /// # Errors
-    /// [`Error::Sql`].
-    pub fn first_call(&self, container: &str) -> Result<Option<u64>, Error> {
-        let text =
-            "SELECT a.began FROM containers c JOIN agent_calls a ON a.agent = c.profile AND a.at >= c.created
-             WHERE c.public = ?1 AND a.container IS NULL AND c.uid IN (0, a.uid) ORDER BY a.at LIMIT 1";
-        self.began(text, container)
-    }
-
-    /// When a call began that a question is for.
-    fn began(&self, text: &str, of: &str) -> Result<Option<u64>, Error> {
-        let began = self.connection().query_row(text, [of], |row| row.get::<_, Option<i64>>(0)).optional();
-        let began = began.map_err(sql("read when the first call began"))?;
-        Ok(began.flatten().map(i64::cast_unsigned))
-    }
-
-    /// The same of the run in a container. `None`: no run reports of it.
-    ///
-    /// # Errors
-    /// [`Error::Sql`].
-    pub fn run_calls_in_flight(
-        &self,
-        container: &str,
-        (from, to): (u64, u64),
-        most: u32,
-    ) -> Result<Option<RunCalls>, Error> {
-        let until = "SELECT until FROM run_lines WHERE container = ?1";
-        let until: Option<Option<i64>> = self
-            .connection()
-            .query_row(until, [container], |row| row.get(0))
-            .optional()
-            .map_err(sql("read which runs report"))?;
-        let Some(until) = until else { return Ok(None) };
-        let text = format!(
-            "SELECT {CALL} WHERE a.container = ?1 AND a.server IS NULL AND a.began <= ?3
-             AND (a.done IS NULL OR a.done >= ?2) LIMIT ?4"
-        );
-        let calls = self.spans(&text, container, (from, to), most, |asked, contested| {
-            let processes = match (contested, asked.tagged) {
-                (true, _) => Processes::Contested,
-                (false, true) => Processes::Tied,
-                (false, false) => Processes::Untied,
-            };
-            RunCall { asked, processes }
-        })?;
-        let first = self.began("SELECT min(began) FROM agent_calls WHERE container = ?1", container)?;
-        let gaps = run_lines::gaps(self.connection(), container).map_err(sql("read what is lost of runs"))?;
-        Ok(Some(RunCalls { calls, known_to: until.map_or(u64::MAX, i64::cast_unsigned), first, gaps }))
-    }
-
-    fn spans<T>(
-        &self,
-        text: &str,
-        of: &str,
-        (from, to): (u64, u64),
-        most: u32,
-        made: impl Fn(Asked, bool) -> T,
-    ) -> Result<Vec<T>, Error> {
-        let number = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
-        let span = |row: &Row<'_>| {
-            let call = call(row)?;
-            let span = Span { call: call.id, began: call.began, ended: call.done };
-            Ok(made(Asked { span, tagged: call.tagged, paths: call.paths }, call.contested))
-        };
-        let values = params![of, number(from), number(to), most];
-        rows(self.connection(), text, values, span).map_err(sql("read which calls were in flight"))
     }
 }
 

@@ -56,7 +56,7 @@ mod tests;
 mod turn;
 mod write;
 
-pub use agents::{AgentCall, AgentIntent, RunCalls, TraceTarget};
+pub use agents::{AgentCall, AgentIntent, TraceTarget};
 pub use condition_columns::mcp_schema_sql;
 pub use error::Error;
 pub use filter::CallFilter;
@@ -68,7 +68,7 @@ pub use retention::Retention;
 pub use rule_files::{Compared, Standing};
 pub use session_readers::SessionReaders;
 pub use session_writer::{Position, SessionWriter};
-pub use spans::{Inside, MOST_SPANS};
+pub use spans::{Inside, MOST_SPANS, RunCalls};
 pub use write::{Event, Incoming, Writer, is_denied};
 
 use connection::open_existing;

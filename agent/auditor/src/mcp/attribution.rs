@@ -91,7 +91,8 @@ impl<'a> Attributor<'a> {
             }
             if let Some(Some(KnownCalls { calls, to, first })) = known.get(stored.container.as_str()) {
                 present::attribute(&mut event, attribute(moment(record, *first), calls, *to));
-            } else if let Some(RunCalls { calls, known_to, first, gaps }) = of_runs.get(stored.container.as_str())
+            } else if let Some(RunCalls { calls, known_to, first, gaps }) =
+                of_runs.get(stored.container.as_str())
             {
                 // Whatever agent of the daemon's has the same profile.
                 // The first call may be one that was lost.

@@ -3,6 +3,7 @@
 use super::super::{FILE, Incoming, Retention, Writer, open};
 use super::*;
 use ringfence_base::clock::now_micros;
+use ringfence_events::ties::Processes;
 
 struct Rig {
     dir: tempfile::TempDir,
