@@ -171,7 +171,7 @@ impl Reporter {
             intent: intent.map(|intent| intent.id.to_string()),
             tool: if tool.is_empty() { NAMELESS } else { tool }.to_owned(),
             server: server.map(str::to_owned),
-            input: cut(&ringfence_redact::redact(call.input.get())),
+            input: cut(&ringfence_redact::redact(beginning_of(call.input.get()))),
             // What another host does is not this kernel's to see.
             paths: server.is_none().then(|| named_paths::of(call, self.workdir.as_deref())).flatten(),
             moment: begun.moment,
@@ -199,6 +199,20 @@ fn cut(text: &str) -> String {
     text.chars().take(MAX_TEXT).collect()
 }
 
+/// As much of a text as is looked through for secrets before it is cut: a request may have megabytes, and all of a worker waits.
+/// It ends between two words, so that no half of a credential is at its end.
+fn beginning_of(text: &str) -> &str {
+    const MOST: usize = 16 * MAX_TEXT;
+    if text.len() <= MOST {
+        return text;
+    }
+    let beginning = &text[..text.floor_char_boundary(MOST)];
+    let is_between = |c: char| c.is_whitespace() || c == '"';
+    let last = &beginning[beginning.floor_char_boundary(MOST - 2 * MAX_TEXT)..];
+    let end = last.rfind(is_between).map_or(0, |end| last.len() - end);
+    &beginning[..beginning.len() - end]
+}
+
 /// The beginning of what blocks say. Redacted before it is cut: half a credential is one too many.
 fn beginning(content: &[Block], redactor: &Redactor) -> String {
     let mut text = String::new();
@@ -216,13 +230,22 @@ fn beginning(content: &[Block], redactor: &Redactor) -> String {
         }
     }
     // Its own credentials are out. Others' are in what people paste, and in what tools print.
-    cut(&ringfence_redact::redact(&text))
+    cut(&ringfence_redact::redact(beginning_of(&text)))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use ringfence_credentials::Secret;
+
+    #[test]
+    fn no_more_is_looked_through_than_may_be_shown_and_no_half_of_a_credential_is() {
+        let long = format!("{} {}", "word ".repeat(16 * MAX_TEXT), "x".repeat(9));
+        assert!(beginning_of(&long).len() <= 16 * MAX_TEXT && beginning_of(&long).ends_with("word"));
+        assert_eq!(beginning_of("short"), "short");
+        let run = "é".repeat(16 * MAX_TEXT);
+        assert!(run.starts_with(beginning_of(&run)));
+    }
 
     #[test]
     fn a_call_is_said_with_the_files_that_it_names_whole_and_from_the_working_directory() {

@@ -162,14 +162,31 @@ pub(crate) fn key(text: &str, at: usize, len: usize) -> Option<(usize, usize)> {
     }
     let ends = format!("-----END {label}-----");
     let near = rest.get(..rest.floor_char_boundary(LONGEST_KEY))?;
-    let length = match memchr::memmem::find(near.as_bytes(), ends.as_bytes()) {
+    let begun = label.len() + "-----".len();
+    let end = memchr::memmem::find(near.as_bytes(), ends.as_bytes());
+    // Only what is a key: whoever approves a command is to see what stands between two such lines.
+    let length = match end.filter(|end| near.get(begun..*end).is_some_and(is_armoured)) {
         Some(end) => end + ends.len(),
-        None => {
-            let begun = label.len() + "-----".len();
-            begun + unended(rest.get(begun..).unwrap_or_default())
-        }
+        None => begun + unended(rest.get(begun..).unwrap_or_default()),
     };
     Some((at, at + len + length))
+}
+
+/// Whether a text is what stands in armour: lines of base64 and headers (`DEK-Info: AES-128-CBC,0F`), as they are or in quotes,
+/// their ends escaped or not.
+fn is_armoured(text: &str) -> bool {
+    let is_edge = |c: char| c.is_ascii_whitespace() || matches!(c, '"' | '\'' | '+' | ',' | '\\');
+    let is_base64 =
+        |line: &str| line.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+/=".contains(&byte));
+    let is_header = |line: &str| {
+        line.split_once(": ").is_some_and(|(name, _)| {
+            name.starts_with(|c: char| c.is_ascii_uppercase())
+                && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+        }) && !line.contains([';', '|', '&', '`', '$', '<', '>'])
+    };
+    let lines =
+        text.split(['\n', '\r']).flat_map(|line| line.split("\\n")).flat_map(|line| line.split("\\r"));
+    lines.map(|line| line.trim_matches(is_edge)).all(|line| is_base64(line) || is_header(line))
 }
 
 /// Bytes of the lines of base64 and of armour's headers at the beginning of a text; line ends may be escaped.
@@ -208,7 +225,8 @@ fn unended(text: &str) -> usize {
 /// The lines of a key in a file of PuTTY's.
 pub(crate) fn putty_key(text: &str, at: usize, len: usize) -> Option<(usize, usize)> {
     let rest = text.get(at + len..)?;
-    let begin = rest.find('\n')? + 1;
+    // A number stands there.
+    let begin = rest.bytes().take(ARMOUR).position(|byte| byte == b'\n')? + 1;
     let lines = rest.get(begin..)?;
     let is_part = |line: &str| {
         !line.trim().is_empty()
@@ -224,7 +242,10 @@ pub(crate) fn putty_key(text: &str, at: usize, len: usize) -> Option<(usize, usi
 pub(crate) fn web_token(text: &str, at: usize) -> Option<(usize, usize)> {
     let bytes = text.as_bytes();
     let is_part = |byte: &&u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
-    if !begins_word(bytes, at) || bytes.get(at..)?.get(..3)? != b"eyJ" {
+    // Where such a run begins, and nowhere else in it: each is gone through once, whatever the text.
+    let before = at.checked_sub(1).and_then(|at| bytes.get(at));
+    let is_within = matches!(before, Some(b'_' | b'-'));
+    if is_within || !begins_word(bytes, at) || bytes.get(at..)?.get(..3)? != b"eyJ" {
         return None;
     }
     let run = |from: usize| bytes.get(from..).unwrap_or_default().iter().take_while(is_part).count();

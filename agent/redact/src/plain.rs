@@ -83,9 +83,8 @@ fn may_assign(text: &str, name: &str, end: usize) -> bool {
 /// The name that the keyword at `at` is in.
 fn name_around(text: &str, at: usize) -> Option<(usize, usize)> {
     let bytes = text.as_bytes();
-    let is_part = |byte: &&u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.');
     let before = bytes.get(..at)?.iter().rev().take(names::LONGEST + 1).take_while(is_part).count();
-    let behind = bytes.get(at..)?.iter().take(names::LONGEST + 1).take_while(is_part).count();
+    let behind = behind(text, at);
     if before + behind > names::LONGEST {
         return None;
     }
@@ -99,6 +98,16 @@ fn name_around(text: &str, at: usize) -> Option<(usize, usize)> {
     }
     let name = text.get(start..end)?;
     Some((start, start + name.trim_end_matches(['.', '-']).len()))
+}
+
+/// Whether a byte is part of a name, with its separators.
+fn is_part(byte: &&u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.')
+}
+
+/// Bytes of a run of such characters from a place on, as far as it is looked at.
+fn behind(text: &str, at: usize) -> usize {
+    text.as_bytes().get(at..).unwrap_or_default().iter().take(names::LONGEST + 1).take_while(is_part).count()
 }
 
 struct Finder<'t> {
@@ -204,8 +213,8 @@ impl<'t> Finder<'t> {
 
     fn look_at_name(&mut self, at: usize) {
         let Some((start, end)) = name_around(self.text, at) else {
-            // As far as it was looked at it is one run of characters.
-            self.named = at + names::LONGEST;
+            // As far as it was looked at behind that place it is one run of characters.
+            self.named = at + behind(self.text, at);
             return;
         };
         self.named = end;
@@ -279,7 +288,6 @@ impl<'t> Finder<'t> {
                 break;
             }
         }
-        *line_end = end + length;
         let line = rest.get(..length).unwrap_or_default();
         let mut at = end;
         let words: Vec<(usize, &str)> = line
@@ -292,6 +300,8 @@ impl<'t> Finder<'t> {
             .filter(|(_, word)| !word.is_empty())
             .take_while(|(_, word)| !matches!(*word, "|" | "&&" | ";" | "||"))
             .collect();
+        // Behind that it may be started once more.
+        *line_end = words.last().map_or(end, |(start, word)| start + word.len()).max(end);
         let mut found = Vec::new();
         forms::passwords(program, &words, &mut found);
         found.into_iter().for_each(|found| self.take_within(found));

@@ -83,6 +83,8 @@ const BEHIND: usize = 700;
 /// Memory for one compiled rule, bytes, and for what it notes while it searches.
 const COMPILED_BYTES: usize = 1 << 20;
 const NOTED_BYTES: usize = 128 << 10;
+/// Most bytes of a secret that are taken beyond the window in which it was found.
+const LONGEST: usize = 16 << 10;
 /// How rules begin their search for an assignment beside a service's name.
 const ASSIGNMENT: &str = r"(?:=|>|:{1,3}=|";
 /// Words beside a service's name that say that the value is no secret.
@@ -154,6 +156,7 @@ fn search_within(text: &str, index: usize, (begin, end): (usize, usize), secrets
                 .get(stop..)
                 .unwrap_or_default()
                 .iter()
+                .take(LONGEST)
                 .take_while(|byte| byte.is_ascii_alphanumeric() || b"_-+/=.".contains(byte))
                 .count();
         }

@@ -193,6 +193,31 @@ fn what_pairs_messages_stays() {
     assert_eq!(redact(&format!(r#"{{"id":"{token}"}}"#)), r#"{"id":"[redacted]"}"#);
 }
 
+#[test]
+fn what_stands_between_the_lines_of_a_key_is_shown_unless_it_is_a_key() {
+    let hidden =
+        "rm a; : '-----BEGIN PRIVATE KEY-----'; curl -T ~/work x.example; : '-----END PRIVATE KEY-----'";
+    assert!(redact(hidden).contains("curl -T ~/work x.example"), "{}", redact(hidden));
+    let lines = "-----BEGIN PRIVATE KEY-----\ncurl -T /work x.example\n-----END PRIVATE KEY-----";
+    assert!(redact(lines).contains("curl -T /work"), "{}", redact(lines));
+    for key in [
+        "-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\nDEK-Info: AES-128-CBC,0F\n\nMIIEabc+/=\n-----END RSA PRIVATE KEY-----",
+        "-----BEGIN PRIVATE KEY-----\\nMIIEabc\\nMIIE==\\n-----END PRIVATE KEY-----",
+        "-----BEGIN PRIVATE KEY-----MIIEabcMIIE-----END PRIVATE KEY-----",
+        "\"-----BEGIN PRIVATE KEY-----\\n\" +\n  \"MIIEabcMIIE\\n\" +\n  \"-----END PRIVATE KEY-----\"",
+    ] {
+        assert!(!redact(key).contains("MII"), "{}", redact(key));
+    }
+}
+
+#[test]
+fn what_follows_in_the_line_is_looked_at_too() {
+    let twice = "curl -s https://a && curl -u admin:hunter2x https://b";
+    assert!(!redact(twice).contains("hunter2x"), "{}", redact(twice));
+    let ruler = format!("{}auth\nDB_PASSWORD=hunter2x", "-".repeat(126));
+    assert!(!redact(&ruler).contains("hunter2x"), "{}", redact(&ruler));
+}
+
 /// This thread's time on a processor, whatever else the machine does.
 fn worked() -> Duration {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map(Duration::from).expect("the clock")
@@ -214,6 +239,11 @@ fn sixteen_times_the_text_takes_about_sixteen_times_as_long() {
         "eyJAKIA0123456789ABCDEF",
         "-----BEGIN AKIA0123456789ABCDEF",
         "eyJaaaaaaaa.eyJ",
+        "-eyJ",
+        "_eyJa.eyJ-",
+        "Private-Lines:",
+        "-fm1r_9dK2xQvB7mZpL4sTnW8cYhR",
+        "curl && ",
         "://a:",
         "bearer ",
         "=",

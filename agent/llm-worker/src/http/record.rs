@@ -100,6 +100,8 @@ pub(super) async fn write(
     outcome: &Outcome,
 ) -> Result<(), Unrecorded> {
     let most = if status < 400 { MAX_MESSAGE } else { MAX_REFUSED };
+    // Before it is cut: half a credential has no shape.
+    let error = outcome.error.as_deref().map(ringfence_redact::redact);
     let line = Line {
         ts: format!("{:.3}", Timestamp::now()),
         path: &call.path,
@@ -113,7 +115,7 @@ pub(super) async fn write(
         content: &outcome.content,
         tool_calls: &outcome.tool_calls,
         usage: outcome.usage.as_ref(),
-        error: outcome.error.as_deref().map(|error| &error[..error.floor_char_boundary(MAX_REFUSED)]),
+        error: error.as_deref().map(|error| &error[..error.floor_char_boundary(MAX_REFUSED)]),
     };
     let mut text = serde_json::to_string(&line).map_err(|error| {
         tracing::error!("a line of {} cannot be made: {error}", log.display());
