@@ -32,7 +32,12 @@ pub fn operation(words: &[String], sql: Option<Operation>) -> Operation {
     // A query tool is as harmless as its query: the name's guess gives way to what the statement does.
     match sql {
         Some(found) if operation == Operation::Read || operation == Operation::Unknown => found,
-        Some(found) if words.iter().any(|word| word == "query" || word == "sql") => found,
+        Some(found)
+            if operation != Operation::Delete
+                && words.iter().any(|word| word == "query" || word == "sql") =>
+        {
+            found
+        }
         Some(found) => operation.max(found),
         None => operation,
     }
@@ -204,5 +209,11 @@ mod tests {
             assert_eq!(operation("query", &json!({ "sql": sql })), expected, "{sql}");
         }
         assert_eq!(operation("search", &json!({"query": "delete my account"})), Operation::Read);
+        let more = json!({ "id": 7, "x": "SELECT 1" });
+        assert_eq!(
+            operation("delete_saved_query", &more),
+            Operation::Delete,
+            "the server decides what it reads"
+        );
     }
 }

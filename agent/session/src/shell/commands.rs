@@ -50,7 +50,7 @@ const INTERPRETERS: &[(&str, &[&str])] = &[
     ("bun", &["-e", "--eval"]),
     ("deno", &["eval"]),
     ("ruby", &["-e"]),
-    ("perl", &["-e", "-E", "-ne", "-pe", "-i"]),
+    ("perl", &["-e", "-E", "-ne", "-pe"]),
     ("php", &["-r"]),
     ("lua", &["-e"]),
     ("rscript", &["-e"]),
@@ -79,7 +79,7 @@ const DATABASES: &[&str] = &[
 /// Programs that only say or look for their arguments.
 const TALKERS: &[&str] = &[
     "echo", "printf", "grep", "egrep", "fgrep", "rg", "ag", "man", "which", "type", "help", "apropos",
-    "test", "[", "[[", "for", "select", "case", "function",
+    "test", "[", "[[", "for", "select", "case",
 ];
 /// Programs that send to another machine.
 const SENDERS: &[&str] = &["scp", "sftp", "ftp", "nc", "ncat", "socat", "telnet", "mail", "sendmail", "mutt"];
@@ -105,6 +105,21 @@ const DESTROYING: &[&str] = &[
     "unlink",
     "wipe",
 ];
+/// First words of what changes nothing that was there: what stands behind one of them is a name (`cargo test delete`).
+const HARMLESS: &[&str] =
+    &["add", "bench", "build", "check", "describe", "get", "i", "install", "list", "show", "test", "view"];
+/// Programs that read or test, whatever what they are given is called.
+const READERS: &[&str] = &[
+    "cat", "cmp", "ctest", "diff", "file", "head", "jest", "less", "ls", "mocha", "more", "phpunit",
+    "pytest", "rspec", "sed", "sort", "stat", "tail", "tox", "vitest", "wc",
+];
+/// Programs that run others in containers.
+const CONTAINERS: &[&str] =
+    &["docker", "docker-compose", "kubectl", "nerdctl", "oc", "podman", "podman-compose"];
+/// Words of such a command line that are tried as the program.
+const MOST_STARTS: usize = 4;
+/// Options of ssh that have a value behind them.
+const SSH_VALUED: &str = "BbcDEeFIiJLlmOoPpQRSWw";
 /// Words of a command line among which an action is looked for.
 const ACTION: usize = 5;
 
@@ -306,13 +321,21 @@ impl One<'_> {
         } else if self.is(&["source", "."]) {
             deeds.mark_if(arguments.iter().any(|word| is_unknown(word)), Mark::Unseen);
         } else if self.name == "ssh" {
-            let host = operands(arguments)
-                .next()
-                .map_or(0, |host| arguments.iter().position(|word| word == host).map_or(0, |at| at + 1));
-            let remote = arguments.get(host..).unwrap_or_default();
-            if !remote.is_empty() {
-                queue.put(Text::Script(remote.join(" ")));
+            let remote = behind_host(arguments);
+            match self.input().filter(|_| remote.is_empty()) {
+                Some(input) => queue.put(Text::Script(input)),
+                None if remote.is_empty() => deeds.mark_if(self.command.piped, Mark::Unseen),
+                None => queue.put(Text::Script(remote.join(" "))),
             }
+        } else if self.is(CONTAINERS)
+            && let Some(at) = arguments.iter().position(|word| word == "exec" || word == "run")
+        {
+            // Which of the words is the container's name depends on options: whatever could be the program is taken for it.
+            let starts = arguments.iter().enumerate().skip(at + 1).filter(|(_, word)| could_be_program(word));
+            for (at, _) in starts.take(MOST_STARTS) {
+                queue.put(Text::Words(arguments.get(at..).unwrap_or_default().to_vec()));
+            }
+            return false;
         } else if let Some(at) = arguments.iter().position(|word| word == "--")
             && self.is(&["kubectl", "oc", "docker", "podman", "nix", "npm", "pnpm", "yarn", "cargo"])
         {
@@ -326,7 +349,8 @@ impl One<'_> {
             return false;
         } else if self.is(DATABASES) {
             let texts = arguments.iter().filter(|word| word.contains(char::is_whitespace));
-            texts.chain(&self.input()).for_each(|text| queue.put(Text::Sql(text.clone())));
+            let texts = texts.map(|word| glued(word)).chain(self.input());
+            texts.for_each(|text| queue.put(Text::Sql(text)));
         } else {
             return false;
         }
@@ -364,10 +388,16 @@ impl One<'_> {
 
     fn interpreter(&self, options: &[&str], queue: &mut Queue, deeds: &mut Deeds) {
         let at = self.arguments.iter().position(|word| options.contains(&word.as_str()));
-        let code = at.and_then(|at| self.arguments.get(at + 1));
+        let behind = at.and_then(|at| self.arguments.get(at + 1)).cloned();
+        // `python3 -c"import os; ..."`, `node --eval=...`.
+        let code = behind.or_else(|| {
+            let texts =
+                self.arguments.iter().filter(|word| options.iter().any(|option| word.starts_with(option)));
+            texts.map(|word| glued(word)).find(|code| !code.is_empty())
+        });
         if let Some(code) = code {
-            deeds.mark_if(is_unknown(code), Mark::Unseen);
-            return queue.put(Text::Code(code.clone()));
+            deeds.mark_if(is_unknown(&code), Mark::Unseen);
+            return queue.put(Text::Code(code));
         }
         let file = operands(self.arguments).next();
         match (file, self.input()) {
@@ -481,7 +511,12 @@ impl One<'_> {
     /// What any other program does: by an action among its first words, as clouds, containers and packages have it.
     fn acts(&self, deeds: &mut Deeds) {
         let arguments = self.arguments;
-        let action = operands(arguments).take(ACTION).any(|word| {
+        if self.is(READERS) {
+            return;
+        }
+        let is_harmless = |word: &&str| HARMLESS.contains(word);
+        let actions = operands(arguments).take(ACTION).take_while(|word| !is_harmless(word));
+        let action = actions.filter(|word| !word.contains(['.', '/'])).any(|word| {
             let first = word.split(['-', ':']).next().unwrap_or_default();
             !first.is_empty() && DESTROYING.iter().any(|known| first.eq_ignore_ascii_case(known))
         });
@@ -518,4 +553,33 @@ fn opens(mode: &str) -> bool {
 fn is_version_of(name: &str, known: &str) -> bool {
     name.strip_prefix(known)
         .is_some_and(|rest| rest.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.'))
+}
+
+/// Whether a word names a program that could remove something, or run what does.
+fn could_be_program(word: &str) -> bool {
+    let name = wrappers::name(word);
+    let name = name.as_str();
+    [SHELLS, REMOVERS, FORMATTERS, DATABASES].iter().any(|all| all.contains(&name))
+        || INTERPRETERS.iter().any(|(known, _)| is_version_of(name, known))
+        || matches!(name, "dd" | "find" | "xargs" | "env" | "timeout")
+}
+
+/// What ssh runs at its host.
+fn behind_host(arguments: &[String]) -> &[String] {
+    let mut at = 0;
+    while let Some(word) = arguments.get(at).filter(|word| word.starts_with('-')) {
+        let valued = word.len() == 2 && word.ends_with(|option| SSH_VALUED.contains(option));
+        at += if valued { 2 } else { 1 };
+    }
+    arguments.get(at + 1..).unwrap_or_default()
+}
+
+/// What an option is given in its own word: `-c"SELECT 1"`, `--command=SELECT 1`; another word as it is.
+fn glued(word: &str) -> String {
+    let value = match word.strip_prefix("--") {
+        Some(long) => long.split_once('=').map_or("", |(_, value)| value),
+        None if word.starts_with('-') => word.get(2..).unwrap_or_default(),
+        None => word,
+    };
+    value.to_owned()
 }

@@ -36,6 +36,18 @@ fn a_deletion_is_found_through_whatever_runs_it() {
         "$'\\x72m' a",
         "/usr/bin/rm a",
         "su -c 'rm a'",
+        "python3 -c\"import os; os.system('rm a')\"",
+        "perl -i -e 'unlink \"a\"'",
+        "psql -c\"DROP TABLE t\"",
+        "psql --command=\"DROP DATABASE prod\"",
+        "mysql -e\"DELETE FROM users\"",
+        "function f { rm a; }; f",
+        "docker exec -it db psql -c 'DROP DATABASE app'",
+        "docker run -v /:/h alpine sh -c 'rm -rf /h/a'",
+        "kubectl exec pod -- rm a",
+        "ssh -p 22 -i key host rm a",
+        "ssh host <<'E'\nrm a\nE",
+        "echo 'rm a' | ssh host",
     ] {
         assert_eq!(deeds(text).operation, Operation::Delete, "{text}");
     }
@@ -50,6 +62,12 @@ fn what_is_only_said_is_not_done() {
         "git log --grep=delete",
         "ls # rm a",
         "man rm",
+        "cargo test delete",
+        "go test -run Delete ./...",
+        "pytest -k delete",
+        "cat delete-user.ts",
+        "npm install del-cli",
+        "sed -n 1,9p drop-in.conf",
     ] {
         assert!(deeds(text).operation < Operation::Delete, "{text}");
     }
