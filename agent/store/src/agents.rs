@@ -220,6 +220,9 @@ pub(crate) fn store(step: &Transaction<'_>, report: &CheckedReport) -> rusqlite:
                  VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14) ON CONFLICT (agent, key) DO NOTHING",
                 params![agent, uid, shown, intent, at, began, tool, server, input, key, given, why, container, paths],
             )?;
+            if let Some(container) = container {
+                run_lines::called(step, container, *moment)?;
+            }
             // By the provider's id: it is what an MCP client was told.
             let named = given.as_deref().unwrap_or(&shown);
             intents::told_late(step, *uid, named, (*moment, *at))
@@ -292,7 +295,9 @@ fn bounded_by(step: &Transaction<'_>, oldest: i64, most: i64, ahead: i64) -> rus
         ("call_tags", "tag", "at"),
         ("run_lines", "container", "at"),
     ] {
-        step.execute(&format!("DELETE FROM {table} WHERE at < ?1"), [oldest])?;
+        // A run that reports may go on for longer, and what is missing of it is to be known as long.
+        let over = if table == "run_lines" { "AND until IS NOT NULL" } else { "" };
+        step.execute(&format!("DELETE FROM {table} WHERE at < ?1 {over}"), [oldest])?;
         let count: i64 = step.query_row(&format!("SELECT count(*) FROM {table}"), [], |row| row.get(0))?;
         if count <= most + ahead {
             continue;

@@ -33,6 +33,13 @@ pub(crate) fn opened(
     .map(drop)
 }
 
+/// A call of it began, ns since boot: the first of them is known for as long as the run is.
+pub(crate) fn called(step: &Transaction<'_>, container: &str, began: u64) -> rusqlite::Result<()> {
+    step.prepare_cached("UPDATE run_lines SET first = min(coalesce(first, ?2), ?2) WHERE container = ?1")?
+        .execute(params![container, i64::try_from(began).unwrap_or(i64::MAX)])
+        .map(drop)
+}
+
 /// It reports no more since `moment`, ns since boot: what was under way has an end (`at`, µs since 1970), and whatever comes
 /// later is not known.
 pub(crate) fn closed(step: &Transaction<'_>, container: &str, moment: u64, at: i64) -> rusqlite::Result<()> {

@@ -386,4 +386,9 @@ pub(crate) const MIGRATIONS: &[&str] = &[
         PRIMARY KEY (container, began)
     ) STRICT;
     ",
+    // 28: when the first call of a run began, also once retention has removed it: what is older belongs to no call.
+    "
+    ALTER TABLE run_lines ADD COLUMN first INTEGER;      -- ns since boot; NULL: none did
+    UPDATE run_lines SET first = (SELECT min(began) FROM agent_calls WHERE agent_calls.container = run_lines.container);
+    ",
 ];

@@ -182,13 +182,14 @@ impl Reader {
         (from, to): (u64, u64),
         most: u32,
     ) -> Result<Option<RunCalls>, Error> {
-        let until = "SELECT until FROM run_lines WHERE container = ?1";
-        let until: Option<Option<i64>> = self
+        let line = "SELECT until, first FROM run_lines WHERE container = ?1";
+        let line: Option<(Option<i64>, Option<i64>)> = self
             .connection()
-            .query_row(until, [container], |row| row.get(0))
+            .query_row(line, [container], |row| Ok((row.get(0)?, row.get(1)?)))
             .optional()
             .map_err(sql("read which runs report"))?;
-        let Some(until) = until else { return Ok(None) };
+        let Some((until, first)) = line else { return Ok(None) };
+        let first = first.map(i64::cast_unsigned);
         let text = format!(
             "SELECT {CALL} WHERE a.container = ?1 AND a.server IS NULL AND a.began <= ?3
              AND (a.done IS NULL OR a.done >= ?2) LIMIT ?4"
@@ -201,7 +202,6 @@ impl Reader {
             };
             RunCall { asked, processes }
         })?;
-        let first = self.began("SELECT min(began) FROM agent_calls WHERE container = ?1", container)?;
         let gaps = run_lines::gaps(self.connection(), container).map_err(sql("read what is lost of runs"))?;
         Ok(Some(RunCalls { calls, known_to: until.map_or(u64::MAX, i64::cast_unsigned), first, gaps }))
     }

@@ -548,6 +548,34 @@ fn a_run_s_refusals_are_shown_with_its_own_intents_alone() {
 }
 
 #[test]
+fn when_a_runs_first_call_began_is_known_once_its_row_is_gone() {
+    let mut rig = Rig::new();
+    rig.run_says("c1", CheckedPayload::LineOpened);
+    for (id, moment) in [("a", 10), ("b", 30)] {
+        let call = AgentEvent::Call {
+            key: format!("key of {id}"),
+            id: id.into(),
+            renamed: None,
+            intent: None,
+            tool: "Bash".into(),
+            server: None,
+            input: "{}".into(),
+            paths: None,
+            moment,
+        };
+        rig.run_says("c1", CheckedPayload::Event(call));
+    }
+    let known = |rig: &Rig| {
+        let reader = Reader::open(&rig.dir.path().join(FILE)).expect("opens");
+        let found = reader.run_calls_in_flight("c1", (35, 35), 100).expect("reads").expect("a run");
+        (found.calls.len(), found.first)
+    };
+    assert_eq!(known(&rig), (2, Some(10)));
+    while rig.writer.retain(&Retention::default(), now_micros()).expect("deletes") {}
+    assert_eq!(known(&rig), (0, Some(10)));
+}
+
+#[test]
 fn what_a_run_lost_is_a_gap_until_it_says_that_it_is_over() {
     let mut rig = Rig::new();
     for container in ["c1", "c2"] {
@@ -592,7 +620,12 @@ fn what_a_run_lost_is_a_gap_until_it_says_that_it_is_over() {
             .expect("reads")
     };
     assert!(counted(&rig) > 0);
-    // They go with their run, which is old.
+    // They go with their run, once that is over and old.
+    while rig.writer.retain(&Retention::default(), now_micros()).expect("deletes") {}
+    assert!(counted(&rig) > 0, "it reports still");
+    for container in ["c1", "c2"] {
+        rig.run_says(container, CheckedPayload::LineClosed { moment: 90 });
+    }
     while rig.writer.retain(&Retention::default(), now_micros()).expect("deletes") {}
     assert_eq!(counted(&rig), 0);
 }
