@@ -147,11 +147,11 @@ test("hostile names and results are text", async () => {
   const files = await client("<b>files</b>");
   await files.call(hostile, { "<i>key</i>": "<script>document.title='owned'</script>", answer: `${hostile} \u001b[31mred\u0007` });
   await files.call("safe\u202egnp.exe\u2066", { a: "\u200bhidden" });
-  await files.call("\u001b]0;owned\u0007clear\u001b[2J", {});
+  await files.call("\u001b]0;owned\u0007screen\u001b[2J", {});
   const list = page.locator("#calls");
   await list.getByText(hostile, { exact: true }).waitFor();
   await list.getByText("safeU+202Egnp.exeU+2066", { exact: true }).waitFor();
-  await list.getByText("U+001B]0;ownedU+0007clearU+001B[2J", { exact: true }).waitFor();
+  await list.getByText("U+001B]0;ownedU+0007screenU+001B[2J", { exact: true }).waitFor();
   await list.getByText("U+200Bhidden").waitFor();
   await list.getByText(hostile, { exact: true }).click();
   const detail = page.locator("#detail");
