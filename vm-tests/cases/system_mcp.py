@@ -470,9 +470,12 @@ def get(address, token, path):
         return json.load(answer)
 
 
-# A tool's way to a server: one call, which names the tool's own call. The server's end is the end of its input.
-ASK = r"""printf '%s\n' '{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"'$2'","arguments":{},"_meta":{"agent/toolUseId":"'$1'"}}}' \
-    | HOME=$3 RINGFENCE mcp --server-name notes -- PYTHON -E -s -S -B -u $3/server.py"""
+# A tool's way to a server: one call, which names the tool's own call. Its input ends once there is an answer: a server that
+# is still starting then is not given long.
+ASK = r"""{ printf '%s\n' '{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"'$2'","arguments":{},"_meta":{"agent/toolUseId":"'$1'"}}}'
+  until [ -e $3/$1 ]; do sleep 0.1; done; } \
+    | HOME=$3 RINGFENCE mcp --server-name notes -- PYTHON -E -s -S -B -u $3/server.py \
+    | { read -r answer; : > $3/$1; printf '%s\n' "$answer"; }"""
 
 
 @scene("system/mcp-runtime", limit=300)

@@ -39,7 +39,7 @@ impl Span {
 /// as old as the youngest that is known, so that nothing is certain.
 pub fn line(born: u64, lineage: &[u64], first: Option<u64>) -> u64 {
     let known = lineage.iter().copied().take_while(|birth| *birth != 0);
-    // Not known: nobody's birth is before it.
+    // Where it is not known, nobody was there before it.
     let first = first.unwrap_or_default();
     let is_young = |birth: &u64| *birth > first;
     known.clone().find(is_young).or(known.last()).unwrap_or(born)

@@ -440,7 +440,7 @@ fn hidden() -> Result<Hidden, String> {
     Hidden::new().map_err(|error| format!("this process cannot be closed to others: {error}"))
 }
 
-/// A token that may be spent already is not sent again.
+/// Whether a token may be sent: not one whose run did not come to its end, or whose answer is not in the file yet.
 fn require_unspent(attempts: &Attempts<'_>, token: &Secret) -> Result<(), String> {
     let spent =
         |why| format!("{why}; its refresh token may have been used up by that, and is not sent again");

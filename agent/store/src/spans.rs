@@ -162,17 +162,11 @@ impl Reader {
         let text =
             "SELECT a.began FROM containers c JOIN agent_calls a ON a.agent = c.profile AND a.at >= c.created
              WHERE c.public = ?1 AND a.container IS NULL AND c.uid IN (0, a.uid) ORDER BY a.at LIMIT 1";
-        self.began(text, container)
+        let began = self.connection().query_row(text, [container], |row| row.get::<_, i64>(0)).optional();
+        Ok(began.map_err(sql("read when the first call began"))?.map(i64::cast_unsigned))
     }
 
-    /// When a call began that a question is for.
-    fn began(&self, text: &str, of: &str) -> Result<Option<u64>, Error> {
-        let began = self.connection().query_row(text, [of], |row| row.get::<_, Option<i64>>(0)).optional();
-        let began = began.map_err(sql("read when the first call began"))?;
-        Ok(began.flatten().map(i64::cast_unsigned))
-    }
-
-    /// The same of the run in a container. `None`: no run reports of it.
+    /// The local calls of the run in a container that were in flight at some time between two. `None`: no run reports of it.
     ///
     /// # Errors
     /// [`Error::Sql`].

@@ -94,8 +94,7 @@ impl<'a> Attributor<'a> {
             } else if let Some(RunCalls { calls, known_to, first, gaps }) =
                 of_runs.get(stored.container.as_str())
             {
-                // Whatever agent of the daemon's has the same profile.
-                // The first call may be one that was lost.
+                // Whatever agent of the daemon's has the same profile. The first call may be one that was lost.
                 let first = first.iter().copied().chain(gaps.iter().map(|gap| gap.from)).min();
                 let moment = moment(record, first);
                 let known_to = known_beside(gaps, moment, *known_to);
