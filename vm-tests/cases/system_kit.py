@@ -155,10 +155,11 @@ early = connected()
 say(early, {"request": "report"})
 print("early", heard(early))
 reads, writes = os.pipe()
+# Here, so that the child never runs without it.
+ctypes.CDLL(None).prctl(38, 1, 0, 0, 0)
 child = os.fork()
 if child == 0:
     os.close(writes)
-    ctypes.CDLL(None).prctl(38, 1, 0, 0, 0)
     if os.read(reads, 1):
         os.execv("/usr/bin/true", ["true"])
     os._exit(1)

@@ -29,8 +29,8 @@ def ungoverned():
     assert not found, f"events of ungoverned processes: {found[:3]}"
     # Of all scenes and cases so far.
     recorded = [json.loads(line) for line in ringfence("events", "--json", timeout=900).stdout.splitlines()]
-    # A known agent's profile has the agent's name (system/kit).
-    strangers = [event for event in recorded if not event["profile"].startswith("rf-") and event["profile"] != "claude"]
+    # Those of profiles that have a name of their own: what ships (system/git-under-coder, system/kit), and the other container of a tie.
+    strangers = [event for event in recorded if not event["profile"].startswith("rf-") and event["profile"] not in ("claude", "coder", "tie-other")]
     assert not strangers, f"events of no container of these tests: {strangers[:3]}"
 
 

@@ -125,10 +125,12 @@ async fn a_question_on_a_run_s_line_does_not_wait_for_its_reports() {
         // What is lost is on record before what waited.
         let ToCore::Report(first) = core.receive().unwrap() else { panic!("no report") };
         let ToCore::Report(second) = core.receive().unwrap() else { panic!("no report") };
-        [first, second].map(|json| serde_json::from_str::<AgentEvent>(json.get()).unwrap())
+        let reports = [first, second].map(|json| serde_json::from_str::<AgentEvent>(json.get()).unwrap());
+        // Open until the answer is heard: who writes to a closed line reads no more of it.
+        (reports, core)
     });
     assert_eq!(host.denied_so_far().await, Ok(3));
-    let [first, second] = heard.await.unwrap();
+    let ([first, second], _core) = heard.await.unwrap();
     assert!(matches!(first, AgentEvent::Lost { count: 1, to: Some(_), .. }), "{first:?}");
     assert_eq!(second, said);
 }
