@@ -193,8 +193,11 @@ echo over
 
   check("shows a long answer whole", async (t) => {
     const project = await Project.start(t, name);
-    const printed = succeeded(await project.ask("count", { say: "Number", times: 2000 }));
-    assert.match(printed, /Number 0\. [^]*Number 1999\./);
+    project.provider.script = [{ say: "Number", times: 2000 }];
+    // Node's pipes are sockets; where one is full because its reader is slow, gemini-cli ends without the rest, also when bare.
+    const file = path.join(project.data, "printed.txt");
+    succeeded(await ended(project.spawn(project.words("count"), {}, [], fs.openSync(file, "w"))));
+    assert.match(fs.readFileSync(file, "utf8"), /Number 0\. [^]*Number 1999\./);
   });
 
   check("goes on after a provider that is overloaded", async (t) => {

@@ -133,7 +133,7 @@ export class Project {
     return project;
   }
 
-  spawn(words, variables = {}, options = []) {
+  spawn(words, variables = {}, options = [], stdout = "pipe") {
     const environment = {
       PATH: `${programs}:/usr/local/bin:/usr/bin:/bin`,
       HOME: home,
@@ -146,7 +146,7 @@ export class Project {
     const key = this.credential ?? (USER === undefined ? ["--api-key-env", "TEST_KEY"] : ["--api-key-file", path.join(home, "key")]);
     const all = ["run", "--base-url", url, ...key, ...(AGENTS[this.name].options ?? []), ...options, this.name, ...words];
     const [program, ...rest] = become([RINGFENCE, ...all]);
-    return spawn(program, rest, { cwd: this.dir, env: environment, stdio: ["ignore", "pipe", "pipe"] });
+    return spawn(program, rest, { cwd: this.dir, env: environment, stdio: ["ignore", stdout, "pipe"] });
   }
 
   /** In the guest: for a test, the host's profile of this agent is that of the binary with this in it. */
@@ -214,7 +214,7 @@ export class Project {
 
 export async function ended(child) {
   let [stdout, stderr] = ["", ""];
-  child.stdout.setEncoding("utf8").on("data", (text) => (stdout += text));
+  child.stdout?.setEncoding("utf8").on("data", (text) => (stdout += text));
   child.stderr.setEncoding("utf8").on("data", (text) => (stderr += text));
   const limit = setTimeout(() => child.kill("SIGKILL"), LIMIT);
   const [status, signal] = await new Promise((resolve) => child.on("close", (...how) => resolve(how)));
