@@ -19,11 +19,13 @@ use ringfence_wire::{
     conn::Conn,
     frame::FrameError,
     message::{Enrolled, Failure, Reply, Reporting},
+    trace::AgentEvent,
 };
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
-    io::Errno,
+    io::{Errno, ioctl_fionread},
 };
+use serde_json::value::to_raw_value;
 use std::{
     os::fd::AsFd,
     thread,
@@ -102,9 +104,13 @@ impl<E: Enforcer> Server<E> {
     /// How the line ended: always one.
     pub(crate) fn serve_line(&self, conn: &mut Conn, whose: &Whose) -> Result<(), FrameError> {
         self.report(&whose.report(Payload::LineOpened));
+        let mut behind = None;
         let ended = conn
             .send(&Reply::Ok(Reporting { counts_denials: true }))
-            .and_then(|()| self.take_reports(conn, whose));
+            .and_then(|()| self.take_reports(conn, whose, &mut behind));
+        if let Some(from) = behind {
+            self.note_lost(whose, from);
+        }
         // What was under way would be so for ever: the last word is not lost with the others.
         for _ in 0..TRIES {
             if self.report(&whose.report(Payload::LineClosed { moment: since_boot() })) {
@@ -130,7 +136,22 @@ impl<E: Enforcer> Server<E> {
         }
     }
 
-    fn take_reports(&self, conn: &mut Conn, whose: &Whose) -> Result<(), FrameError> {
+    /// What waited at the other end when the line ended is lost, and may be of any time since `from`, ns since boot.
+    fn note_lost(&self, whose: &Whose, from: u64) {
+        let lost = AgentEvent::Lost { count: 1, from, to: None };
+        match to_raw_value(&lost) {
+            Ok(json) => self.note(whose, Payload::Event(json)),
+            Err(error) => tracing::error!("container {}: {}", whose.container, chain(&error)),
+        }
+    }
+
+    /// `behind`: since when what waits at the other end may be of, ns since boot.
+    fn take_reports(
+        &self,
+        conn: &mut Conn,
+        whose: &Whose,
+        behind: &mut Option<u64>,
+    ) -> Result<(), FrameError> {
         let mut pace = Pace::new(Instant::now());
         let mut until: Option<Instant> = None;
         let mut looked = Instant::now();
@@ -142,6 +163,10 @@ impl<E: Enforcer> Server<E> {
                 }
             }
             if until.is_some_and(|until| until <= looked) {
+                // What is there is not read any more. A worker that says when it is behind is never that far.
+                if behind.is_none() && ioctl_fionread(conn.stream()).is_ok_and(|unread| unread > 0) {
+                    *behind = Some(0);
+                }
                 return Err(FrameError::Closed);
             }
             let wait = Timespec::try_from(LOOK).unwrap_or_default();
@@ -154,6 +179,7 @@ impl<E: Enforcer> Server<E> {
             let (said, beside) = conn.receive_with_descriptors::<ToCore>()?;
             match said {
                 ToCore::Report(event) => self.note(whose, Payload::Event(event)),
+                ToCore::Behind { since } => *behind = since,
                 ToCore::Tie { number, parent } => {
                     let tied = self.tie(whose, parent, beside);
                     // On record even where the tie came too late: what has the tag would be nobody's.

@@ -417,7 +417,8 @@ fn is_ready(process: &Process) -> Result<(), String> {
             | ToCore::Tie { .. }
             | ToCore::CouldBeTied { .. }
             | ToCore::DeniedSoFar { .. }
-            | ToCore::DenialsOf { .. } => {
+            | ToCore::DenialsOf { .. }
+            | ToCore::Behind { .. } => {
                 return Err("it asks for what only the daemon does".to_owned());
             }
         }

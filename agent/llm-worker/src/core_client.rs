@@ -41,6 +41,8 @@ const QUEUE: usize = 1024;
 /// How long the core may take to answer. It reads a few files, which takes milliseconds; but where others have taken every
 /// processor it waits for its turn, and then a refusal would be their doing.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// How long a worker that ends goes on writing reports of its run: `ringfence run` waits for it.
+const LAST_WORDS: Duration = Duration::from_secs(4);
 
 /// Most refusals that are recorded in a while; others are counted.
 const MOST_RECORDED: u32 = 50;
@@ -343,6 +345,21 @@ impl CoreClient {
             biased;
             written = timeout_at(until, is_written) => written.is_ok_and(|written| written.is_ok()),
             () = cut.cancelled() => false,
+        }
+    }
+
+    /// Waits until all reports of a run are written, at most [`LAST_WORDS`]. The core knows what is not.
+    pub(crate) async fn flush(&self) {
+        let Some(line) = self.line.get() else { return };
+        let (written, is_written) = oneshot::channel();
+        let last = Question { written: Some(written), ..Question::told(ToCore::Behind { since: None }) };
+        let flushed = async {
+            if line.reports.send(last).await.is_ok() {
+                let _ = is_written.await;
+            }
+        };
+        if timeout(LAST_WORDS, flushed).await.is_err() {
+            tracing::warn!("reports of this run are lost: more wait than the daemon takes before its end");
         }
     }
 

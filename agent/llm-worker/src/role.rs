@@ -173,6 +173,7 @@ fn serve(supervisor: &UnixStream) -> Result<(), Error> {
         };
         service.listen(http.map(|unix| (unix, loopback))).await?;
         host.ready();
+        let reports = host.clone();
         let serving = async {
             let turns = async {
                 worker.with_host(host).run(listener, replaced, stop.clone()).await;
@@ -186,6 +187,7 @@ fn serve(supervisor: &UnixStream) -> Result<(), Error> {
             // Nobody could answer for a peer any more, and another supervisor starts another worker.
             () = gone.cancelled() => supervisor_gone(&config.name, is_core, shutdown).await,
         }
+        reports.flush().await;
         Ok(())
     });
     // Threads that wait for a disk or a name end with the process.

@@ -199,7 +199,9 @@ fn what_cannot_be_written_down_is_kept_back() {
     eventually("the agent is served", || (daemon.status("a")["state"] == "running").then_some(()));
     fs::create_dir(&log).unwrap();
     let mut client = connect_to(&home, "a");
-    client.write_all(&request("POST", "/v1/messages", "Host: x\r\n", hello().to_string().as_bytes())).unwrap();
+    client
+        .write_all(&request("POST", "/v1/messages", "Host: x\r\n", hello().to_string().as_bytes()))
+        .unwrap();
     // Where all of it comes at once, it breaks off before its head.
     if let Some(got) = read_if_any(client) {
         assert_eq!((got.status, got.whole), (200, false), "it has no end");

@@ -118,7 +118,8 @@ impl<E: Enforcer> WorkerRequests<'_, E> {
             | ToCore::Tie { .. }
             | ToCore::CouldBeTied { .. }
             | ToCore::DeniedSoFar { .. }
-            | ToCore::DenialsOf { .. } => {}
+            | ToCore::DenialsOf { .. }
+            | ToCore::Behind { .. } => {}
         }
     }
 

@@ -173,6 +173,57 @@ fn a_line_ends_soon_after_its_container() {
     assert!(is_event(&reports(&fixture, 1)[0].3, "still there"), "the control");
 }
 
+/// Since when reports are lost, as the record is told.
+fn lost_since(payload: &Payload) -> Option<u64> {
+    let Payload::Event(json) = payload else { return None };
+    match serde_json::from_str(json.get()) {
+        Ok(AgentEvent::Lost { from, to: None, .. }) => Some(from),
+        _ => None,
+    }
+}
+
+#[test]
+fn what_waits_at_the_other_end_when_the_line_ends_is_lost_on_record() {
+    if !root() {
+        return;
+    }
+    let fixture = Fixture::start(SocketKind::Enroll);
+    for (since, lost) in [(vec![Some(5)], Some(5)), (vec![Some(5), None], None), (vec![], None)] {
+        let (_child, _, line) = enrolled(&fixture.socket);
+        let mut line = on(line.unwrap());
+        since.iter().for_each(|since| line.send(&ToCore::Behind { since: *since }).unwrap());
+        drop(line);
+        let all = reports(&fixture, 2 + usize::from(lost.is_some()));
+        assert!(matches!(all.last().unwrap().3, Payload::LineClosed { .. }), "{all:?}");
+        assert_eq!(all.iter().find_map(|report| lost_since(&report.3)), lost, "{all:?}");
+    }
+}
+
+#[test]
+fn what_nobody_reads_after_the_container_s_end_is_lost_on_record() {
+    if !root() {
+        return;
+    }
+    let fixture = Fixture::start(SocketKind::Enroll);
+    let (_child, ended, line) = enrolled(&fixture.socket);
+    let mut line = on(line.unwrap());
+    reports(&fixture, 1);
+    // More than is read.
+    let floods = thread::spawn(move || while line.send(&said("more")).is_ok() {});
+    let mut state = fixture.server.state();
+    let kernel_id =
+        state.registry.iter().find(|one| one.record.id == ended.container).unwrap().record.kernel_id;
+    state.registry.remove(kernel_id).unwrap();
+    drop(state);
+    let mut all = Vec::new();
+    while !all.last().is_some_and(|payload| matches!(payload, Payload::LineClosed { .. })) {
+        all.extend(reports(&fixture, 1).into_iter().map(|report| report.3));
+    }
+    assert!(is_event(&all[0], "more"), "the control");
+    assert_eq!(lost_since(&all[all.len() - 2]), Some(0));
+    floods.join().unwrap();
+}
+
 #[test]
 fn who_gets_no_line_has_the_container_all_the_same() {
     if !root() {

@@ -9,7 +9,7 @@ use super::{
     lost::LostReports,
     report_of,
 };
-use ringfence_wire::agent::{LINE_BURST, LINE_PER_SECOND};
+use ringfence_wire::agent::{LINE_BURST, LINE_PER_SECOND, ToCore};
 use std::{sync::Arc, time::Duration};
 use tokio::{
     sync::mpsc,
@@ -41,7 +41,8 @@ impl Line {
         let (questions, asked) = mpsc::channel(QUESTIONS);
         let (reports, queue) = mpsc::channel(room);
         let lost = Arc::<LostReports>::default();
-        let of_line = Reports { queue, lost: Arc::clone(&lost), pace: Pace { full: Instant::now() } };
+        let of_line =
+            Reports { queue, lost: Arc::clone(&lost), pace: Pace { full: Instant::now() }, is_behind: false };
         (Self { questions, reports, lost }, Waiting { questions: asked, reports: of_line })
     }
 }
@@ -62,6 +63,8 @@ struct Reports {
     queue: mpsc::Receiver<Question>,
     lost: Arc<LostReports>,
     pace: Pace,
+    /// The core was told that more wait than may be written now.
+    is_behind: bool,
 }
 
 impl Reports {
@@ -69,15 +72,24 @@ impl Reports {
     async fn next(&mut self) -> Option<Question> {
         loop {
             let wait = self.pace.wait(Instant::now());
+            // Said before it is waited: whoever waits may be ended.
             if !wait.is_zero() {
+                if !self.is_behind
+                    && let Some(since) = self.lost.behind_since(|| !self.queue.is_empty())
+                {
+                    return Some(self.say_behind(Some(since)));
+                }
                 sleep(wait).await;
                 continue;
             }
             // Nothing that a late tie comes behind is put there any more.
-            let lost = self.lost.next(self.queue.is_empty());
+            let lost = self.lost.next(|| self.queue.is_empty());
             if let Some(what) = lost.as_ref().and_then(report_of) {
                 self.pace.step(Instant::now());
                 return Some(Question::told(what));
+            }
+            if self.is_behind && self.queue.is_empty() {
+                return Some(self.say_behind(None));
             }
             tokio::select! {
                 biased;
@@ -88,6 +100,15 @@ impl Reports {
                 () = self.lost.changed() => {}
             }
         }
+    }
+}
+
+impl Reports {
+    /// Tells the core that reports wait, or that none do any more.
+    fn say_behind(&mut self, since: Option<u64>) -> Question {
+        self.is_behind = since.is_some();
+        self.pace.step(Instant::now());
+        Question::told(ToCore::Behind { since })
     }
 }
 

@@ -74,7 +74,8 @@ impl Waiting {
             | ToCore::Failed(_)
             | ToCore::Status(_)
             | ToCore::KeyRefused
-            | ToCore::Report(_) => return,
+            | ToCore::Report(_)
+            | ToCore::Behind { .. } => return,
         };
         if let Some(answer) = answer {
             self.last += 1;

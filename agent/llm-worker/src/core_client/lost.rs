@@ -30,6 +30,7 @@ impl LostReports {
         // Held meanwhile: the ledger has reports in the order in which they are written.
         let mut ledger = self.ledger();
         if send() {
+            ledger.waits(event, now());
             ledger.sent(event);
             return true;
         }
@@ -43,12 +44,26 @@ impl LostReports {
     }
 
     /// What is to be said now: that something is lost; once nothing else waits, a tie that had no room.
-    pub(super) fn next(&self, is_idle: bool) -> Option<AgentEvent> {
+    pub(super) fn next(&self, is_idle: impl FnOnce() -> bool) -> Option<AgentEvent> {
+        // Asked with the ledger in hand: nothing is put there meanwhile.
         let mut ledger = self.ledger();
+        let is_idle = is_idle();
+        if is_idle {
+            ledger.unwritten = None;
+        }
         match ledger.told() {
             None if is_idle => ledger.late.pop_front(),
             told => told,
         }
+    }
+
+    /// Since when the record may lack something for as long as what waits is not written, ns since boot. `None`: nothing waits, and
+    /// `is_queued` says that of the queue.
+    pub(super) fn behind_since(&self, is_queued: impl FnOnce() -> bool) -> Option<u64> {
+        let ledger = self.ledger();
+        let untold = ledger.gap.as_ref().filter(|gap| !gap.is_told).map(|gap| gap.from);
+        let queued = is_queued().then(|| ledger.unwritten.unwrap_or(1));
+        untold.into_iter().chain(queued).min()
     }
 
     /// Waits until there may be something.
@@ -72,6 +87,8 @@ struct Ledger {
     overflowed: bool,
     gap: Option<Gap>,
     late: VecDeque<AgentEvent>,
+    /// The earliest that what waits to be written is about, ns since boot. `None`: nothing waits.
+    unwritten: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -117,6 +134,22 @@ impl Ledger {
     /// The record will not have it. `now`: ns since boot.
     fn lost(&mut self, event: &AgentEvent, now: u64) {
         self.begun(event);
+        let from = self.earliest(event, now);
+        let before = self.gap.take().unwrap_or(Gap { count: 0, from, to: None, is_told: false });
+        self.gap =
+            Some(Gap { count: before.count + 1, from: before.from.min(from), to: None, is_told: false });
+        self.unsure.extend(self.open.keys().cloned());
+        self.close(now);
+    }
+
+    /// It waits, and is lost where nobody comes to write it.
+    fn waits(&mut self, event: &AgentEvent, now: u64) {
+        let earliest = self.earliest(event, now);
+        self.unwritten = Some(self.unwritten.map_or(earliest, |before| before.min(earliest)));
+    }
+
+    /// The earliest that the record lacks something of, where it lacks this, ns since boot.
+    fn earliest(&self, event: &AgentEvent, now: u64) -> u64 {
         let moment = match event {
             AgentEvent::Call { moment, .. } => *moment,
             // Nothing says when it began.
@@ -128,12 +161,7 @@ impl Ledger {
             _ => now,
         };
         // 0 is the core's own: that is never over.
-        let from = self.open.values().map(|call| call.began).fold(moment, u64::min).max(1);
-        let before = self.gap.take().unwrap_or(Gap { count: 0, from, to: None, is_told: false });
-        self.gap =
-            Some(Gap { count: before.count + 1, from: before.from.min(from), to: None, is_told: false });
-        self.unsure.extend(self.open.keys().cloned());
-        self.close(now);
+        self.open.values().map(|call| call.began).fold(moment, u64::min).max(1)
     }
 
     fn begun(&mut self, event: &AgentEvent) {

@@ -190,7 +190,8 @@ fn handle_message(
         | ToCore::CouldBeTied { .. }
         | ToCore::DeniedSoFar { .. }
         | ToCore::DenialsOf { .. }
-        | ToCore::Report(_) => {
+        | ToCore::Report(_)
+        | ToCore::Behind { .. } => {
             return Err(FrameError::from_io(io::Error::other("it asks for what only the daemon does")));
         }
     }

@@ -1,7 +1,7 @@
 //! Which goes first, and at which pace.
 
 use super::*;
-use ringfence_wire::{agent::ToCore, trace::AgentEvent};
+use ringfence_wire::trace::AgentEvent;
 
 fn question() -> Question {
     Question::told(ToCore::DeniedSoFar { number: 0 })
@@ -34,6 +34,21 @@ async fn said(waiting: &mut Waiting) -> Option<AgentEvent> {
     }
 }
 
+/// Since when what waits may be, as the core is told next.
+async fn behind(waiting: &mut Waiting) -> Option<u64> {
+    match waiting.next().await.unwrap().what {
+        ToCore::Behind { since } => since,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Whether nothing is said now.
+fn is_silent(waiting: &mut Waiting) -> bool {
+    let mut next = std::pin::pin!(waiting.next());
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    next.as_mut().poll(&mut context).is_pending()
+}
+
 #[tokio::test]
 async fn a_question_passes_reports_that_wait_and_those_whose_turn_is_later() {
     let (line, mut waiting) = Line::new(8);
@@ -43,15 +58,39 @@ async fn a_question_passes_reports_that_wait_and_those_whose_turn_is_later() {
     assert_eq!(said(&mut waiting).await, Some(call("a")));
     // The next waits here, not in front of a question.
     waiting.reports.pace.full = Instant::now() + Duration::from_secs(3600);
-    {
-        let mut next = std::pin::pin!(waiting.next());
-        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
-        assert!(next.as_mut().poll(&mut context).is_pending());
-    }
+    assert_eq!(behind(&mut waiting).await, Some(7), "it may be lost");
+    assert!(is_silent(&mut waiting));
     line.questions.try_send(question()).unwrap();
     assert_eq!(said(&mut waiting).await, None);
     waiting.reports.pace.full = Instant::now();
     assert_eq!(said(&mut waiting).await, Some(call("b")), "it is not lost");
+    assert_eq!(behind(&mut waiting).await, None);
+    assert!(is_silent(&mut waiting));
+}
+
+#[tokio::test]
+async fn the_core_hears_since_when_what_waits_may_be() {
+    let (line, mut waiting) = Line::new(2);
+    let late = |waiting: &mut Waiting| waiting.reports.pace.full = Instant::now() + Duration::from_secs(3600);
+    let intent = AgentEvent::IntentEnded { id: "i".into(), error: None, moment: 9 };
+    // Nothing waits, and nothing was under way.
+    late(&mut waiting);
+    assert!(is_silent(&mut waiting), "the control");
+    // What is written is none that waits; it is under way.
+    waiting.reports.pace.full = Instant::now();
+    assert!(report(&line, &call("a")));
+    assert_eq!(said(&mut waiting).await, Some(call("a")));
+    assert!(is_silent(&mut waiting));
+    late(&mut waiting);
+    assert!(report(&line, &intent));
+    assert_eq!(behind(&mut waiting).await, Some(7), "a may be over");
+    waiting.reports.pace.full = Instant::now();
+    assert_eq!(said(&mut waiting).await, Some(intent.clone()));
+    assert_eq!(behind(&mut waiting).await, None);
+    // What is lost and not told.
+    late(&mut waiting);
+    assert!(!line.lost.follow(&call("b"), || false));
+    assert_eq!(behind(&mut waiting).await, Some(7));
 }
 
 #[test]
