@@ -33,6 +33,8 @@ const COMMANDS: &[&str] = &[
     "shellcommand",
     "terminalcommand",
 ];
+/// Keys of what a shell is given to read.
+const SCRIPTS: &[&str] = &["input", "keys", "script", "stdin"];
 /// Keys of code, where a tool runs something.
 const CODES: &[&str] = &[
     "code",
@@ -152,7 +154,7 @@ impl Search {
         let runs = self.tool == Operation::Execute || self.is_shell;
         match key {
             key if COMMANDS.contains(&key) => Kind::Command,
-            "script" if self.is_shell => Kind::Command,
+            key if SCRIPTS.contains(&key) && self.is_shell => Kind::Command,
             key if CODES.contains(&key) && runs => Kind::Code,
             key if METHODS.contains(&key) => Kind::Method,
             key if ACTIONS.contains(&key) && self.tool != Operation::Read => Kind::Action,

@@ -50,6 +50,31 @@ const OF: &[(&str, &[&str])] = &[
     ),
     ("drop", &["db", "collection"]),
 ];
+/// The same of those that these end, and nothing that lasts.
+const ENDED: &[(&str, &[&str])] = &[(
+    "destroy",
+    &[
+        "agent",
+        "chart",
+        "client",
+        "conn",
+        "connection",
+        "editor",
+        "pool",
+        "proxy",
+        "req",
+        "request",
+        "res",
+        "response",
+        "server",
+        "socket",
+        "stream",
+        "this",
+        "view",
+        "widget",
+        "worker",
+    ],
+)];
 /// Functions that give a text to a shell, or its words to a program.
 const SHELLS: &[&str] = &[
     "Popen",
@@ -149,7 +174,8 @@ impl<'a> Reader<'a> {
     fn called(&mut self, deeds: &mut Deeds) {
         let (name, owner) = (self.name, self.owner);
         let of = OF.iter().find(|(known, _)| *known == name);
-        if DESTROYING.contains(&name) && of.is_none_or(|(_, owners)| owners.contains(&owner)) {
+        let is_ended = ENDED.iter().any(|(known, owners)| *known == name && owners.contains(&owner));
+        if DESTROYING.contains(&name) && of.is_none_or(|(_, owners)| owners.contains(&owner)) && !is_ended {
             deeds.does(Operation::Delete);
         } else if SHELLS.contains(&name) && self.texts.is_none() {
             self.texts = Some(Vec::new());
@@ -230,6 +256,7 @@ mod tests {
             "await page.request.delete('/a')",
             "unlink \"a.txt\"",
             "File.delete('a')",
+            "await user.destroy()",
         ] {
             assert_eq!(operation(text), Operation::Delete, "{text}");
         }
@@ -242,6 +269,7 @@ mod tests {
             "items.remove(3)",
             "s.clear()",
             "map.delete(key)",
+            "socket.destroy()",
             "'os.remove(x)'",
             "remove",
             "// rm",

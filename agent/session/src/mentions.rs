@@ -32,6 +32,20 @@ const CREDENTIALS: &[&str] = &[
     "otp",
     "totp",
 ];
+/// Those of them that mean a credential itself, also in a sentence.
+const THEMSELVES: &[&str] = &[
+    "password",
+    "passwd",
+    "passphrase",
+    "secret",
+    "secrets",
+    "credential",
+    "credentials",
+    "apikey",
+    "htpasswd",
+    "netrc",
+    "pem",
+];
 /// Pairs of words that mean credentials together.
 const CREDENTIAL_PAIRS: &[(&str, &str)] = &[
     ("api", "key"),
@@ -101,9 +115,7 @@ impl Mentions {
     pub(crate) fn look_at(&mut self, words: &[String]) {
         self.credentials |= words.iter().enumerate().any(|(at, word)| {
             CREDENTIALS.contains(&word.as_str()) && !(word.starts_with("token") && is_counted(words, at))
-        }) || words
-            .windows(2)
-            .any(|pair| CREDENTIAL_PAIRS.contains(&(pair[0].as_str(), pair[1].as_str())));
+        }) || has_pair(words);
         self.settings |= words.iter().any(|word| SETTINGS.contains(&word.as_str()));
     }
 
@@ -115,15 +127,41 @@ impl Mentions {
         }
     }
 
-    /// Takes those of a text.
+    /// Takes those of a text. Of a sentence only the words that mean a credential itself: `login`, `token` and `config` are in any
+    /// message of people who build software.
     pub(crate) fn look_into(&mut self, text: &str) {
-        self.look_at(&words(text));
+        let words = words(text);
+        if is_sentence(text) {
+            self.credentials |=
+                has_pair(&words) || words.iter().any(|word| THEMSELVES.contains(&word.as_str()));
+        } else {
+            self.look_at(&words);
+        }
     }
 
     /// Whether nothing more can be found.
     pub(crate) fn is_full(self) -> bool {
         self.credentials && self.settings
     }
+}
+
+fn has_pair(words: &[String]) -> bool {
+    words.windows(2).any(|pair| CREDENTIAL_PAIRS.contains(&(pair[0].as_str(), pair[1].as_str())))
+}
+
+/// Whether a text is what a person would write to another: at least four words, nearly all of letters alone. A list of names, a
+/// command, an assignment and a path are none.
+fn is_sentence(text: &str) -> bool {
+    let (mut words, mut plain) = (0, 0);
+    for word in text.split_whitespace() {
+        let bare = word
+            .trim_matches(|c: char| matches!(c, '.' | ';' | ':' | '!' | '?' | '(' | ')' | '"' | '\''));
+        words += 1;
+        plain += usize::from(
+            !bare.is_empty() && bare.chars().all(|c| c.is_alphabetic() || matches!(c, '\'' | '’')),
+        );
+    }
+    words >= 4 && plain * 5 >= words * 4
 }
 
 /// What a text mentions.
@@ -164,6 +202,28 @@ mod tests {
         }
         for name in ["token", "access_token", "githubToken", "token_secret", "auth", "API-key", "tokens"] {
             assert!(of_text(name).credentials, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_sentence_is_about_credentials_where_it_names_one() {
+        for text in [
+            "I fixed the login and pushed the config",
+            "Please review: the auth tests fail on main.",
+            "the env of the vault is documented now (see the settings page)",
+        ] {
+            assert_eq!(of_text(text), Mentions::default(), "{text}");
+        }
+        for text in [
+            "the password of the server is below",
+            "here is the private key that you wanted",
+            "API key for the new account attached",
+            // Names in a row are no sentence.
+            "id, login, email, token",
+            "login=a token=b config=c env=d",
+            "cat the login: $TOKEN $AUTH $VAULT",
+        ] {
+            assert!(of_text(text).credentials, "{text}");
         }
     }
 

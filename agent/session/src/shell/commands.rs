@@ -145,6 +145,9 @@ pub(super) fn judge(
         deeds.does(Operation::Execute);
         return deeds.mark(Mark::Unseen);
     }
+    if around.shell && program.contains(char::is_whitespace) {
+        return queue.put(Text::Script(words.join(" ")));
+    }
     let name = wrappers::name(program);
     cursor.here = wrappers::moved(&name, arguments, cursor.here);
     if TALKERS.contains(&name.as_str()) {
@@ -223,7 +226,7 @@ impl One<'_> {
             deeds.deletes(wide);
             deeds.mark_if(recursive || self.more, Mark::Bulk);
         } else if self.is(FORMATTERS) || self.name.starts_with("mkfs") || self.name == "mkswap" {
-            if !has_short(arguments, &['l']) {
+            if !self.shows() {
                 deeds.deletes(true);
             }
         } else if self.name == "dd" {
@@ -257,6 +260,30 @@ impl One<'_> {
             return false;
         }
         true
+    }
+
+    /// Whether a program that makes disks new only shows what is on one.
+    fn shows(&self) -> bool {
+        let arguments = self.arguments;
+        let shows = |word: &str| matches!(word, "print" | "help" | "quit" | "unit" | "align-check");
+        match self.name {
+            "wipefs" => !has_short(arguments, &['a', 'o']) && !has_any(arguments, &["--all", "--offset"]),
+            // Behind the disk's name.
+            "parted" => {
+                has_short(arguments, &['l'])
+                    || operands(arguments).nth(1).is_some_and(shows)
+                        && !operands(arguments).any(|word| {
+                            matches!(word, "rm" | "mklabel" | "mktable" | "mkpart" | "resizepart")
+                        })
+            }
+            "sgdisk" => {
+                let all_show = |word: &String| {
+                    !is_option(word) || matches!(word.as_str(), "-p" | "--print" | "-v" | "--verify")
+                };
+                arguments.iter().any(|word| is_option(word)) && arguments.iter().all(all_show)
+            }
+            _ => has_short(arguments, &['l']),
+        }
     }
 
     /// `find`: what it does with what it finds. The program behind `-exec` is judged as any other.
@@ -312,6 +339,17 @@ impl One<'_> {
         let arguments = self.arguments;
         if self.is(SHELLS) || self.is(&["su", "runuser"]) {
             self.shell(queue, deeds);
+        } else if self.name == "trap" {
+            queue.put(Text::Script(operands(arguments).next().unwrap_or_default().to_owned()));
+        } else if self.is(&["awk", "gawk", "mawk", "nawk"]) {
+            // `system("...")`, `print | "sh"`: everything else that it does is printing.
+            let runs = |text: &&str| text.contains("system") || text.contains('|');
+            operands(arguments).filter(runs).for_each(|text| queue.put(Text::Code(text.to_owned())));
+            return false;
+        } else if self.name == "env"
+            && let Some(script) = value(arguments, Some('S'), &["--split-string"])
+        {
+            queue.put(Text::Script(script.to_owned()));
         } else if self.name == "eval" {
             if arguments.iter().any(|word| is_unknown(word)) {
                 deeds.mark(Mark::Unseen);

@@ -44,6 +44,8 @@ pub(super) struct Around {
     pub(super) root: bool,
     /// More arguments come from its input.
     pub(super) more: bool,
+    /// A shell reads its words.
+    pub(super) shell: bool,
 }
 
 /// A program's name: without its directory, in small letters.
@@ -68,6 +70,7 @@ pub(super) fn inner(words: &[String]) -> (&[String], Around) {
         let inner = inner.get(skipped..).unwrap_or_default();
         around.root |= matches!(name.as_str(), "sudo" | "doas");
         around.more |= matches!(name.as_str(), "xargs" | "parallel");
+        around.shell |= matches!(name.as_str(), "watch" | "parallel");
         if inner.is_empty() {
             // `env -S "..."`, `sudo -l`: judged as themselves.
             break;
