@@ -16,14 +16,28 @@ pub fn command(words: &[String]) -> Vec<String> {
     for word in words {
         let named = word.find(['=', ':']).filter(|at| holds_secret(word, *at));
         redacted.push(match named {
-            _ if behind_secret && !is_flag(word) && !values::is_template(word) => REDACTED.to_owned(),
-            Some(at) => format!("{}{REDACTED}", word.get(..=at).unwrap_or_default()),
-            None => redact(word).into_owned(),
+            _ if behind_secret && !is_flag(word) && !values::is_template(word) => {
+                Word::Hidden(REDACTED.to_owned())
+            }
+            Some(at) => Word::Hidden(format!("{}{REDACTED}", word.get(..=at).unwrap_or_default())),
+            None => Word::Shown(word),
         });
         behind_secret = is_flag(word) && names::judge(word) >= Surety::Secret;
     }
     passwords(words, &mut redacted);
-    redacted
+    let shown = |word: Word<'_>| match word {
+        Word::Hidden(text) => text,
+        Word::Shown(text) => redact(text).into_owned(),
+    };
+    redacted.into_iter().map(shown).collect()
+}
+
+/// What is shown of a word.
+enum Word<'w> {
+    /// This, whatever else is in it.
+    Hidden(String),
+    /// All but its secrets.
+    Shown(&'w str),
 }
 
 /// Whether what is before the byte at `at` names a secret, and what is behind it is one.
@@ -37,7 +51,7 @@ fn holds_secret(word: &str, at: usize) -> bool {
 }
 
 /// Takes out what programs have behind short flags.
-fn passwords(words: &[String], redacted: &mut [String]) {
+fn passwords(words: &[String], redacted: &mut [Word<'_>]) {
     for (index, word) in words.iter().enumerate() {
         let base = word.rsplit('/').next().unwrap_or_default();
         let Some(program) = PROGRAMS.iter().position(|(name, _)| {
@@ -58,10 +72,12 @@ fn passwords(words: &[String], redacted: &mut [String]) {
         forms::passwords(program, &places, &mut found);
         for (start, end) in found {
             let (at, from, to) = (start / stride, start % stride, end - start / stride * stride);
-            if let (Some(place), Some(word)) = (redacted.get_mut(at), words.get(at))
+            // What is hidden already is so to its end.
+            if let Some(place @ Word::Shown(_)) = redacted.get_mut(at)
+                && let Some(word) = words.get(at)
                 && let (Some(before), Some(behind)) = (word.get(..from), word.get(to..))
             {
-                *place = format!("{before}{REDACTED}{behind}");
+                *place = Word::Hidden(format!("{}{REDACTED}{}", redact(before), redact(behind)));
             }
         }
     }

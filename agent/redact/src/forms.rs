@@ -388,11 +388,24 @@ pub(crate) fn passwords(program: usize, words: &[(usize, &str)], secrets: &mut V
                     Some(value) => (at + flag.len(), value),
                     None => continue,
                 },
-                Flag::Next(flag) | Flag::Pair(flag, _) => match (word.strip_prefix(flag), words.peek()) {
+                Flag::Next(flag) => match (word.strip_prefix(flag), words.peek()) {
                     (Some(""), Some((at, value))) if !value.starts_with('-') => (*at, *value),
                     (Some(attached), _) if attached.starts_with('=') => {
                         (at + flag.len() + 1, attached.get(1..).unwrap_or_default())
                     }
+                    _ => continue,
+                },
+                Flag::Pair(flag, _) => match (word.strip_prefix(flag), words.peek()) {
+                    (Some(""), Some((at, value))) if !value.starts_with('-') => (*at, *value),
+                    (Some(attached), _) if attached.starts_with('=') => {
+                        (at + flag.len() + 1, attached.get(1..).unwrap_or_default())
+                    }
+                    // `-uname:password`.
+                    (Some(attached), _) if flag.len() == 2 && !attached.is_empty() => {
+                        (at + flag.len(), attached)
+                    }
+                    // `-sSu name:password`.
+                    (None, Some((at, value))) if ends_cluster(word, flag) => (*at, *value),
                     _ => continue,
                 },
             };
@@ -410,6 +423,14 @@ pub(crate) fn passwords(program: usize, words: &[(usize, &str)], secrets: &mut V
             }
         }
     }
+}
+
+/// Whether a word is several short flags, the last of them this one.
+fn ends_cluster(word: &str, flag: &str) -> bool {
+    let last =
+        |cluster: &str| flag.strip_prefix('-').is_some_and(|last| last.len() == 1 && cluster.ends_with(last));
+    word.strip_prefix('-')
+        .is_some_and(|cluster| cluster.bytes().all(|b| b.is_ascii_alphabetic()) && last(cluster))
 }
 
 #[cfg(test)]
@@ -440,6 +461,11 @@ mod tests {
             ("mysql", "-uroot -p db", None),
             ("curl", "-u 'me:hunter2' https://h", Some("hunter2")),
             ("curl", "-u me https://h", None),
+            ("curl", "-ume:hunter2 https://h", Some("hunter2")),
+            ("curl", "-u'me:hunter2' https://h", Some("hunter2")),
+            ("curl", "-sSu me:hunter2 https://h", Some("hunter2")),
+            ("curl", "-s https://h:1/x", None),
+            ("smbclient", "-Ume%hunter2 //h/s", Some("hunter2")),
             ("sshpass", "-p hunter2 ssh h", Some("hunter2")),
             ("redis-cli", "-h x -a s3cret", Some("s3cret")),
         ] {

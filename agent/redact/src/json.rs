@@ -51,12 +51,11 @@ pub(crate) fn is_json(text: &str) -> bool {
     let text = text.trim_ascii();
     let inside = text.get(1..).unwrap_or_default().trim_ascii_start();
     match text.as_bytes().first() {
-        Some(b'{') => inside.starts_with(['"', '}']),
-        Some(b'[') => {
-            inside.starts_with(['{', '[', '"', ']', '-'])
-                || inside.starts_with(|c: char| c.is_ascii_digit())
-                || ["true", "false", "null"].iter().any(|word| inside.starts_with(word))
-        }
+        Some(b'{') => match inside.strip_prefix('"') {
+            Some(name) => begins_member(name),
+            None => inside.strip_prefix('}').is_some_and(ends),
+        },
+        Some(b'[') => inside.starts_with(['{', '[', '"']) || begins_list(inside),
         Some(b'"') => {
             text.len() > 1
                 && text.ends_with('"')
@@ -64,6 +63,38 @@ pub(crate) fn is_json(text: &str) -> bool {
         }
         _ => false,
     }
+}
+
+/// Longest name of a member that a text must begin with to be JSON, bytes. Where it is longer nobody can tell.
+const NAME: usize = 256;
+
+/// Whether what is behind the first quote may be a member's name.
+fn begins_member(text: &str) -> bool {
+    let near = text.as_bytes().get(..NAME.min(text.len())).unwrap_or_default();
+    match memchr::memchr2(b'"', b'\\', near) {
+        Some(end) if near.get(end) == Some(&b'"') => {
+            let behind = text.get(end + 1..).unwrap_or_default().trim_ascii_start();
+            behind.is_empty() || behind.starts_with(':')
+        }
+        _ => true,
+    }
+}
+
+/// Whether what is behind a bracket is a list's first number or word, and not the time or the level of a line in a log.
+fn begins_list(inside: &str) -> bool {
+    let is_part = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '+' | '-');
+    let (item, behind) = inside.split_at(inside.find(|c| !is_part(c)).unwrap_or(inside.len()));
+    let is_item = item.is_empty() || matches!(item, "true" | "false" | "null") || item.parse::<f64>().is_ok();
+    let behind = behind.trim_ascii_start();
+    is_item
+        && (behind.is_empty()
+            || behind.starts_with(',') && !item.is_empty()
+            || behind.strip_prefix(']').is_some_and(ends))
+}
+
+/// Whether nothing stands behind JSON, or more of it does, on the next line.
+fn ends(behind: &str) -> bool {
+    behind.is_empty() || behind.starts_with(['\n', '\r'])
 }
 
 /// A text without its secrets.

@@ -38,7 +38,7 @@ fn values_of_secret_keys_go_and_the_rest_stays() {
 
 #[test]
 fn a_command_line_keeps_its_words_and_not_its_secrets() {
-    let cases: [(&[&str], &[&str]); 12] = [
+    let cases: [(&[&str], &[&str]); 14] = [
         (
             &["npx", "-y", "server-postgres", "postgresql://me:hunter2@localhost/db"],
             &["npx", "-y", "server-postgres", "postgresql://[redacted]@localhost/db"],
@@ -58,6 +58,11 @@ fn a_command_line_keeps_its_words_and_not_its_secrets() {
             &["/usr/bin/mysql", "-uroot", "-phunter2", "db"],
             &["/usr/bin/mysql", "-uroot", "-p[redacted]", "db"],
         ),
+        (&["curl", "-ume:hunter2", "h"], &["curl", "-ume:[redacted]", "h"]),
+        (
+            &["curl", "-u", "ghp_0123456789abcdefABCDEF0123456789abcd:hunter2"],
+            &["curl", "-u", "[redacted]:[redacted]"],
+        ),
         (&["curl", "-u", "me:hunter2", "h"], &["curl", "-u", "me:[redacted]", "h"]),
         (&["srv", "--token", "${TOKEN}", "-p", "x"], &["srv", "--token", "${TOKEN}", "-p", "x"]),
     ];
@@ -65,6 +70,51 @@ fn a_command_line_keeps_its_words_and_not_its_secrets() {
         let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
         assert_eq!(command(&words), expected, "{words:?}");
     }
+}
+
+#[test]
+fn a_log_s_line_is_no_json() {
+    for text in [
+        "{}",
+        "[]",
+        "[1]",
+        "[-1.5e3, 2]",
+        "[null]",
+        "[true,false]",
+        "[ [1] ]",
+        "[{\"a\":1}]",
+        "{\"a\": 1}",
+        "{\"a\"",
+        "{\"a\\\"b\":1}",
+        "[1",
+        "\"a\"",
+        "{}\n{}",
+        "[1]\n[2]",
+    ] {
+        assert!(crate::json::is_json(text), "{text}");
+    }
+    for text in [
+        "[2026-11-27 10:00] a",
+        "[12:00:01] a",
+        "[12] a",
+        "[] a",
+        "[null] a",
+        "[info] a",
+        "[-] a",
+        "[,]",
+        "{} a",
+        "{\"a\" b}",
+        "{\"a\"}",
+        "{\"a\", 1}",
+        "a",
+        "",
+    ] {
+        assert!(!crate::json::is_json(text), "{text}");
+    }
+    let line = "[2026-11-27T10:00:00Z] login with password='hunter2x' from \"a b\"";
+    assert!(!redact(line).contains("hunter2x"), "{}", redact(line));
+    let line = "[12] mysql -uroot -p'hunter2x' db";
+    assert!(!redact(line).contains("hunter2x"), "{}", redact(line));
 }
 
 #[path = "../examples/measure/plain_texts.rs"]

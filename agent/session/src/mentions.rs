@@ -154,8 +154,8 @@ fn has_pair(words: &[String]) -> bool {
 fn is_sentence(text: &str) -> bool {
     let (mut words, mut plain) = (0, 0);
     for word in text.split_whitespace() {
-        let bare = word
-            .trim_matches(|c: char| matches!(c, '.' | ';' | ':' | '!' | '?' | '(' | ')' | '"' | '\''));
+        let bare =
+            word.trim_matches(|c: char| matches!(c, '.' | ';' | ':' | '!' | '?' | '(' | ')' | '"' | '\''));
         words += 1;
         plain += usize::from(
             !bare.is_empty() && bare.chars().all(|c| c.is_alphabetic() || matches!(c, '\'' | '’')),

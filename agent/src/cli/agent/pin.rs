@@ -129,7 +129,9 @@ fn change(name: &str, pin: &Pin, changed: &Definition) -> String {
     let since = changed.since.strftime("%F %T");
     let mut text = format!("! {name}  has changed, and waits for approval since {since}:\n");
     let (old, new) = (as_text(&pin.trusted), as_text(changed));
-    for line in TextDiff::from_lines(&old, &new).unified_diff().context_radius(3).to_string().lines() {
+    for line in
+        TextDiff::from_lines(old.as_str(), new.as_str()).unified_diff().context_radius(3).to_string().lines()
+    {
         text += &format!("    {}\n", printable(line));
     }
     text += &format!("  hash of this: {}\n", changed.sha256);
