@@ -12,6 +12,7 @@
 //! | `link` | the link to the auditor; starts a user's auditor if none runs |
 //! | `rule_file` | what changes of the rule file do to the rules in force |
 //! | `seen` | which of a server's tools were called before |
+//! | `starter` | which process the interceptor works for |
 //! | `wrap` | `ringfence mcp wrap`: a client's configuration with Ringfence before each stdio server |
 
 // A path may be somebody else's by the time it is used: files by descriptor (`ringfence-files`). Tests set their scenes.
@@ -30,4 +31,5 @@ pub mod rule_file;
 pub mod seen;
 pub(crate) mod server_stdin;
 pub mod session;
+pub mod starter;
 pub mod wrap;

@@ -99,6 +99,9 @@ pub enum Entry {
         pid: u32,
         /// Version of Ringfence.
         version: String,
+        /// Which process it works for, by its own word. `None`: that is not known.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        client: Option<String>,
     },
     /// A line went by, or was stopped.
     Message {

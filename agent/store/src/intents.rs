@@ -1,7 +1,7 @@
 //! Calls of MCP sessions and the intents they belong to: by what a call names, where it names something; else by the
-//! grouping of its user's calls.
+//! grouping of its client's calls.
 
-use super::{Position, connection::rows};
+use super::{Position, client_groups::Client, connection::rows};
 use ringfence_base::clock::rfc3339;
 use ringfence_session::rows::{
     ingest::CallRow,
@@ -10,14 +10,15 @@ use ringfence_session::rows::{
 use ringfence_wire::tool_call::{Named as _, Outcome};
 use rusqlite::{Connection, OptionalExtension as _, Transaction, params};
 
-/// The last call of a user that is in an intent that time made. A few hundred are looked at, however many sessions the user has:
-/// whose last calls all name something begins a new intent.
+/// The last call of a client's that is in an intent that time made. A few hundred of its user's are looked at, however many
+/// sessions those have: whose last calls all name something, or are long ago, begins a new intent.
 const LAST: &str = "
     SELECT i.intent_id, u.requested_at,
         (SELECT max(sequence_order) FROM intent_tool_calls x WHERE x.intent_id = i.intent_id)
     FROM (SELECT id, requested_at FROM calls_by_user WHERE uid = ?1 ORDER BY requested_at DESC, id DESC LIMIT 256) u
-        CROSS JOIN intent_tool_calls i CROSS JOIN intent_contexts n
-    WHERE i.tool_call_id = u.id AND n.id = i.intent_id AND n.source IN ('time', 'tool_use')
+        CROSS JOIN tool_calls c CROSS JOIN sessions s CROSS JOIN intent_tool_calls i CROSS JOIN intent_contexts n
+    WHERE c.id = u.id AND s.id = c.session_id AND (s.id = ?3 OR s.client = ?2)
+        AND i.tool_call_id = u.id AND n.id = i.intent_id AND n.source IN ('time', 'tool_use')
     ORDER BY u.requested_at DESC LIMIT 1";
 /// The last call of a user's that was given an id. The plus keeps SQLite from looking at all sessions of the user.
 const EARLIER: &str = "
@@ -46,10 +47,23 @@ const NEXT: &str = "SELECT coalesce(max(sequence_order), 0) + 1 FROM intent_tool
 /// How late a worker's word may come, µs: an hour.
 const LATE: i64 = 3_600_000_000;
 
-/// The last intent of a user that time made: what follows may belong to it.
-pub(crate) fn last(connection: &Connection, uid: u32) -> rusqlite::Result<Grouping> {
-    let last: Option<(String, String, i64)> =
-        connection.query_row(LAST, [uid], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?))).optional()?;
+/// The name of the client that a session is of, if that is known.
+pub(crate) fn client_of(connection: &Connection, session: &str) -> rusqlite::Result<Option<String>> {
+    let found = connection
+        .prepare_cached("SELECT client FROM sessions WHERE id = ?1")?
+        .query_row([session], |row| row.get(0));
+    found.optional().map(Option::flatten)
+}
+
+/// The last intent of a client's that time made: what follows may belong to it.
+pub(crate) fn last(connection: &Connection, client: &Client) -> rusqlite::Result<Grouping> {
+    let (uid, name, session) = match client {
+        Client::Process { uid, name } => (uid, Some(name), None),
+        Client::Session { uid, session } => (uid, None, Some(session)),
+    };
+    let last: Option<(String, String, i64)> = connection
+        .query_row(LAST, params![uid, name, session], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))
+        .optional()?;
     Ok(match last {
         Some((intent, at, calls)) => {
             let at = at.parse::<jiff::Timestamp>().map_or(0, jiff::Timestamp::as_microsecond);

@@ -6,6 +6,7 @@
 //! | `connection`, `error` | connections, and reading rows; why the store cannot do something |
 //! | `write`, `read` | events: one transaction per batch; questions, each on a read-only connection of its own |
 //! | `turn` | whose turn it is to write |
+//! | `client_groups` | what is remembered of each client's calls between two writes |
 //! | `session_writer`, `mcp_write`, `mcp_read`, `session_readers` | MCP sessions: the writer; a journal's entries to rows; rows as JSON; readers that are used again |
 //! | `filter` | which calls are asked for |
 //! | `ledger` | the ledger of sessions |
@@ -27,6 +28,7 @@
 mod agent_bytes;
 mod agents;
 mod call_list;
+mod client_groups;
 mod condition_columns;
 mod connection;
 mod error;

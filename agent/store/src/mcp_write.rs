@@ -1,8 +1,8 @@
 //! Writing MCP sessions: some entries of one journal in one transaction, and how far that journal is.
 
 use super::{
-    Error, Position, SessionWriter, connection::begin, intents, ledger, session_retention::who_waits, sql,
-    turn,
+    Error, Position, SessionWriter, client_groups::Client, connection::begin, intents, ledger,
+    session_retention::who_waits, sql, turn,
 };
 use ringfence_base::clock::{now_micros, rfc3339};
 use ringfence_session::{
@@ -90,13 +90,14 @@ impl SessionWriter {
             return Err(Error::Replaced);
         }
         let patience = self.patience;
+        let client = self.client_of(at, rows)?;
         // Taken out, and put back when the step is written: whoever fails reads it anew.
-        let known = self.grouping.remove(&at.uid);
+        let known = self.groups.take(&client);
         let connection = self.connection()?;
         let mut grouping = match known {
             Some(grouping) => grouping,
             // Before the turn: only this connection writes what is read here.
-            None => intents::last(connection, at.uid).map_err(sql("read the last intent"))?,
+            None => intents::last(connection, &client).map_err(sql("read the last intent"))?,
         };
         let _turn = turn::wait();
         let began = Instant::now();
@@ -124,17 +125,31 @@ impl SessionWriter {
             .map_err(sql("store how far a journal is"))?;
         }
         step.commit().map_err(sql("commit"))?;
-        self.grouping.insert(at.uid, grouping);
+        self.groups.put(client, at.session, grouping);
         Ok(written)
     }
 
-    /// Nobody is linked to a session any more, and, but for `others`, to none of its user's: what was remembered of their
-    /// calls goes. It is read from the store again where somebody comes back.
-    pub fn unlinked(&mut self, session: &str, uid: u32, others: bool) {
-        match self.grouping.get_mut(&uid) {
-            Some(grouping) if others => grouping.ended(session),
-            _ => drop(self.grouping.remove(&uid)),
+    /// Nobody is linked to a session any more: what was remembered of it goes, and with the last of a client's all that was
+    /// remembered of that one's calls. It is read from the store again where somebody comes back.
+    pub fn unlinked(&mut self, session: &str) {
+        self.groups.unlinked(session);
+    }
+
+    /// Whose session it is: by these rows, if they begin it.
+    fn client_of(&mut self, at: &Position<'_>, rows: &[Row]) -> Result<Client, Error> {
+        if let Some(client) = self.groups.client_of(at.session) {
+            return Ok(client);
         }
+        let begun = rows.iter().find_map(|row| match row {
+            Row::Session { client, .. } => Some(client.clone()),
+            _ => None,
+        });
+        let name = match begun {
+            Some(name) => name,
+            None => intents::client_of(self.connection()?, at.session)
+                .map_err(sql("read which client a session is of"))?,
+        };
+        Ok(Client::new(at.uid, name, at.session))
     }
 
     fn must_wait(&mut self, uid: u32) -> Result<bool, Error> {
@@ -189,15 +204,15 @@ fn write(
     grouping: &mut Grouping,
 ) -> rusqlite::Result<()> {
     match row {
-        Row::Session { server_name, server_command, started_at } => step
+        Row::Session { server_name, server_command, started_at, client } => step
             .prepare_cached(
                 // One of which nothing but its fault was on record has no name.
-                "INSERT INTO sessions (id, server_name, server_command, started_at, uid, stderr_bytes, stderr_dropped)
-                 VALUES (?1, ?2, ?3, ?4, ?5, 0, 0)
+                "INSERT INTO sessions (id, server_name, server_command, started_at, uid, client, stderr_bytes, stderr_dropped)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, 0, 0)
                  ON CONFLICT (id) DO UPDATE SET server_name = excluded.server_name, server_command = excluded.server_command,
-                     started_at = excluded.started_at WHERE server_command = '' AND uid = excluded.uid",
+                     started_at = excluded.started_at, client = excluded.client WHERE server_command = '' AND uid = excluded.uid",
             )?
-            .execute(params![at.session, server_name, server_command, rfc3339(*started_at), at.uid])
+            .execute(params![at.session, server_name, server_command, rfc3339(*started_at), at.uid, client])
             .map(drop),
         Row::Client { info } => step
             .prepare_cached("UPDATE sessions SET client_info = ?2 WHERE id = ?1")?

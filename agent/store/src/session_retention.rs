@@ -206,8 +206,12 @@ mod tests {
     ) -> Result<(), Error> {
         let (_, epoch) = writer.lines(session, uid)?.expect("one's own");
         let at = Position { session, uid, journal: "", lines: 2, head: "h", bytes, read_to: 0, epoch };
-        let start =
-            Row::Session { server_name: "s".into(), server_command: "s".into(), started_at: ended - 1 };
+        let start = Row::Session {
+            server_name: "s".into(),
+            server_command: "s".into(),
+            started_at: ended - 1,
+            client: None,
+        };
         writer.write(&at, &[start, Row::End { at: ended, status: Some(0) }])
     }
 
@@ -217,7 +221,12 @@ mod tests {
         let place =
             Position { session, uid: 5, journal: "", lines: 4, head: "h", bytes: 9, read_to: 0, epoch };
         let (message, call) = call_rows(&format!("call-{session}"), at);
-        let start = Row::Session { server_name: "s".into(), server_command: "s".into(), started_at: at };
+        let start = Row::Session {
+            server_name: "s".into(),
+            server_command: "s".into(),
+            started_at: at,
+            client: None,
+        };
         let rows = [
             start,
             Row::Message(Box::new(message)),
@@ -269,7 +278,8 @@ mod tests {
     fn begin(writer: &mut SessionWriter, (session, uid): (&str, u32), bytes: u64) {
         let (_, epoch) = writer.lines(session, uid).expect("read").expect("one's own");
         let at = Position { session, uid, journal: "", lines: 2, head: "h", bytes, read_to: 0, epoch };
-        let start = Row::Session { server_name: "s".into(), server_command: "s".into(), started_at: 1 };
+        let start =
+            Row::Session { server_name: "s".into(), server_command: "s".into(), started_at: 1, client: None };
         writer.write(&at, &[start]).expect("stored");
     }
 

@@ -1,8 +1,7 @@
 //! The writer of MCP sessions: its connection, and what it remembers between two writes.
 
-use super::{Error, connection::open_existing};
+use super::{Error, client_groups::Groups, connection::open_existing};
 use ringfence_base::quota::Owners;
-use ringfence_session::rows::intent::Grouping;
 use rusqlite::Connection;
 use std::{
     collections::HashMap,
@@ -23,7 +22,7 @@ pub struct SessionWriter {
     open: Option<(Connection, u64)>,
     /// Counts the databases that were behind the path.
     pub(crate) epoch: u64,
-    pub(crate) grouping: HashMap<u32, Grouping>,
+    pub(crate) groups: Groups,
     /// Bytes of all sessions that the database is kept within, where users share it.
     pub(crate) bound: Option<u64>,
     /// Who has to wait, and when that was found out.
@@ -64,7 +63,7 @@ impl SessionWriter {
             path,
             open: None,
             epoch: 0,
-            grouping: HashMap::new(),
+            groups: Groups::default(),
             bound,
             crowded: None,
             owners: Owners::default(),
@@ -89,7 +88,7 @@ impl SessionWriter {
             let inode = fs::metadata(&self.path).map_or(0, |file| file.ino());
             self.open = Some((connection, inode));
             self.epoch += 1;
-            self.grouping.clear();
+            self.groups = Groups::default();
         }
         match &mut self.open {
             Some((connection, _)) => Ok(connection),

@@ -48,7 +48,8 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let db = folder.path().join("audit.db");
         let mut writer = SessionWriter::new(db.clone(), None);
-        let start = Row::Session { server_name: "s".into(), server_command: "s".into(), started_at: 1 };
+        let start =
+            Row::Session { server_name: "s".into(), server_command: "s".into(), started_at: 1, client: None };
         store(&mut writer, "abcdef01", &[start.clone(), piece(1, "one\n", 0), piece(2, "\u{1b}[2J\0\n", 7)]);
         // Read again, as after a crash.
         store(&mut writer, "abcdef01", &[piece(1, "one\n", 0), piece(2, "other", 9), piece(3, "end", 0)]);
@@ -90,7 +91,8 @@ mod tests {
         drop(old);
         let mut writer = SessionWriter::new(db.clone(), None);
         store(&mut writer, "old1", &[piece(9, "from now on\n", 3)]);
-        let start = Row::Session { server_name: "s".into(), server_command: "s".into(), started_at: 1 };
+        let start =
+            Row::Session { server_name: "s".into(), server_command: "s".into(), started_at: 1, client: None };
         store(&mut writer, "new1", &[start, piece(1, "all\n", 3)]);
         let reader = SessionReader::open(&db).expect("open");
         for (session, bytes) in [("old1", None), ("new1", Some(4))] {
@@ -105,7 +107,8 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let db = folder.path().join("audit.db");
         let mut writer = SessionWriter::new(db.clone(), None);
-        let start = Row::Session { server_name: "s".into(), server_command: "s".into(), started_at: 1 };
+        let start =
+            Row::Session { server_name: "s".into(), server_command: "s".into(), started_at: 1, client: None };
         // Each byte takes six in JSON.
         let text = "\u{1}".repeat(128 << 10);
         let rows: Vec<Row> = std::iter::once(start).chain((1..=16).map(|n| piece(n, &text, 0))).collect();

@@ -183,7 +183,7 @@ pub(super) fn link(
     }
     sessions.notify(uid, Change::Session(session.to_owned()));
     lock(&sessions.linked).remove(session);
-    sessions.unlinked(session, uid);
+    sessions.unlinked(session);
     drop(claim);
     outcome
 }

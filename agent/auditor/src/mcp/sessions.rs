@@ -428,15 +428,14 @@ impl Sessions {
         {
             self.broken(&session, uid, error);
         }
-        self.unlinked(&session, uid);
+        self.unlinked(&session);
         outcome
     }
 
-    /// Nobody is linked to a session any more: what was remembered of it goes, and with the last of a user's all that was
-    /// remembered of that user's.
-    pub(super) fn unlinked(&self, session: &str, uid: u32) {
-        let others = lock(&self.linked).values().any(|linked| linked.uid == uid);
-        self.writer.ours().unlinked(session, uid, others);
+    /// Nobody is linked to a session any more: what was remembered of it goes, and with the last of a client's all that was
+    /// remembered of that one's.
+    pub(super) fn unlinked(&self, session: &str) {
+        self.writer.ours().unlinked(session);
     }
 
     /// Records that a session's journal cannot be read on.

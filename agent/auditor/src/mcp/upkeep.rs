@@ -204,6 +204,7 @@ mod tests {
             server_command: vec!["fs".into()],
             pid: 1,
             version: "1".into(),
+            client: None,
         };
         let mut journal = Journal::create(&path).expect("a journal");
         let lines = [start, Line::End { at: 2, status: None }];

@@ -22,6 +22,9 @@ use std::collections::{HashMap, HashSet};
 /// Messages of one line, and calls of one, that are looked at; what is beyond is a gap.
 const MOST_IN_LINE: usize = 16_384;
 
+/// Longest name of a client's process that is believed to be one, bytes.
+const LONGEST_CLIENT: usize = 64;
+
 /// Questions to the client's model in answers that are remembered per session.
 const MOST_QUESTIONS: usize = 64;
 
@@ -39,10 +42,11 @@ impl Fold {
     /// The rows of the next entry.
     pub fn next(&mut self, entry: Entry) -> Vec<Row> {
         match entry {
-            Entry::Start { at, mut server_name, server_command, .. } => {
+            Entry::Start { at, mut server_name, server_command, client, .. } => {
                 let mut server_command = shell_words(&server_command);
                 [&mut server_name, &mut server_command].into_iter().for_each(row::cut);
-                vec![Row::Session { server_name, server_command, started_at: at }]
+                let client = client.filter(|client| client.len() <= LONGEST_CLIENT);
+                vec![Row::Session { server_name, server_command, started_at: at, client }]
             }
             Entry::Message { id, at, boot, direction, raw, calls, refused, outline, .. } => {
                 self.message(id, (at, boot), direction, raw, (calls, outline), refused)

@@ -28,6 +28,8 @@ pub enum Row {
         server_command: String,
         /// When; microseconds since 1970, as all times here.
         started_at: i64,
+        /// Which process it works for; `None`: that is not known.
+        client: Option<String>,
     },
     /// The client introduced itself.
     Client {
@@ -177,7 +179,9 @@ impl Row {
             Self::Answer { result, error, .. } => of(result) + of(error),
             Self::Decision { by, .. } => of(by),
             Self::Asked { question, prompt } => question.len() + of(prompt),
-            Self::Session { server_name, server_command, .. } => server_name.len() + server_command.len(),
+            Self::Session { server_name, server_command, client, .. } => {
+                server_name.len() + server_command.len() + of(client)
+            }
             Self::Client { info: text }
             | Self::Governed { enforcement: text, .. }
             | Self::Stderr { text, .. } => text.len(),

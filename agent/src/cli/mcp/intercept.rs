@@ -11,6 +11,7 @@ use ringfence_interceptor::{
     rule_file::RuleFileFollower,
     seen::SeenTools,
     session::{Options, Session},
+    starter,
 };
 use ringfence_launch as launch;
 use ringfence_policy::Partial;
@@ -154,6 +155,7 @@ fn intercept(args: &ServerArgs, signals: SigSet) -> anyhow::Result<ExitCode> {
         server_command: if args.store_raw { words } else { redact::command(&words) },
         pid: std::process::id(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
+        client: starter::client(),
     });
     if !allow_unrecorded {
         begun.context("cannot write the session's journal")?;

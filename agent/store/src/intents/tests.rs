@@ -10,13 +10,15 @@ use std::path::PathBuf;
 struct Rig {
     folder: tempfile::TempDir,
     writer: SessionWriter,
+    /// The client of sessions that begin.
+    client: Option<String>,
 }
 
 impl Rig {
     fn new() -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let writer = SessionWriter::new(folder.path().join("audit.db"), None);
-        Self { folder, writer }
+        Self { folder, writer, client: Some("claude".into()) }
     }
 
     fn db(&self) -> PathBuf {
@@ -38,7 +40,12 @@ impl Rig {
     ) {
         let (message, row) = call_rows(call, at);
         let row = CallRow { began, evidence, ..row };
-        let start = Row::Session { server_name: "s".into(), server_command: "s".into(), started_at: at };
+        let start = Row::Session {
+            server_name: "s".into(),
+            server_command: "s".into(),
+            started_at: at,
+            client: self.client.clone(),
+        };
         self.rows((session, uid), &[start, Row::Message(Box::new(message)), Row::Call(Box::new(row))]);
     }
 
@@ -96,6 +103,48 @@ fn a_turn_of_the_clients_is_an_intent_over_sessions_and_pauses() {
     ];
     assert_eq!(rig.intents(5), expected);
     assert_eq!(rig.intents(6), [intent("client", None, &["other"])], "another user's turn is another");
+}
+
+#[test]
+fn time_alone_makes_one_intent_of_no_two_clients_calls() {
+    let mut rig = Rig::new();
+    let calls = |rig: &mut Rig, client: Option<&str>, session: &str, call: &str, at: i64| {
+        rig.client = client.map(str::to_owned);
+        rig.call((session, 5), call, at, Evidence::default());
+    };
+    calls(&mut rig, Some("claude"), "s1", "a", 0);
+    calls(&mut rig, Some("cursor"), "s2", "b", 1);
+    calls(&mut rig, None, "s3", "c", 2);
+    calls(&mut rig, None, "s4", "d", 3);
+    // The control: another server of the first.
+    calls(&mut rig, Some("claude"), "s5", "e", 4);
+    // Of one that was written before, and is written again by a writer that knows nothing.
+    rig.writer = SessionWriter::new(rig.db(), None);
+    for (session, call) in [("s2", "f"), ("s3", "g"), ("s1", "h")] {
+        let (message, row) = call_rows(call, 5);
+        rig.rows((session, 5), &[Row::Message(Box::new(message)), Row::Call(Box::new(row))]);
+    }
+    let of_time = |calls: &[&str]| intent("time", None, calls);
+    assert_eq!(
+        rig.intents(5),
+        [of_time(&["a", "e", "h"]), of_time(&["b", "f"]), of_time(&["c", "g"]), of_time(&["d"])]
+    );
+}
+
+#[test]
+fn a_server_s_question_is_its_own_client_s_alone() {
+    let mut rig = Rig::new();
+    rig.call(("s1", 5), "a", 0, Evidence::default());
+    rig.rows(("s1", 5), &[Row::Asked { question: "q".into(), prompt: Some("tidy up".into()) }]);
+    rig.call(("s2", 5), "b", SECOND, Evidence::default());
+    rig.client = Some("cursor".into());
+    rig.call(("s3", 5), "c", 2 * SECOND, Evidence::default());
+    let expected = [
+        intent("time", None, &["a"]),
+        intent("sampling", Some("tidy up"), &["b"]),
+        intent("time", None, &["c"]),
+    ];
+    assert_eq!(rig.intents(5), expected);
 }
 
 #[test]

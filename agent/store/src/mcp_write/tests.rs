@@ -25,7 +25,7 @@ fn at<'a>(writer: &mut SessionWriter, session: &'a str, uid: u32) -> Position<'a
 }
 
 fn start() -> Row {
-    Row::Session { server_name: "s".into(), server_command: "s".into(), started_at: 1 }
+    Row::Session { server_name: "s".into(), server_command: "s".into(), started_at: 1, client: None }
 }
 
 #[test]
@@ -131,7 +131,8 @@ fn a_session_says_nothing_of_anothers_calls() {
     let (_, epoch) = writer.lines("own", 5).expect("read").expect("one's own");
     let mut write = |session: &str, uid, rows: &[Row]| {
         let at = Position { session, uid, journal: "", lines: 2, head: "h", bytes: 9, read_to: 0, epoch };
-        let start = Row::Session { server_name: "s".into(), server_command: "s".into(), started_at: 1 };
+        let start =
+            Row::Session { server_name: "s".into(), server_command: "s".into(), started_at: 1, client: None };
         writer.write(&at, &[start]).and_then(|()| writer.write(&at, rows)).expect("stored");
         let query = "SELECT outcome, result FROM tool_calls WHERE id = 'call'";
         let connection = writer.connection().expect("open");

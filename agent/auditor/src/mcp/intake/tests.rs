@@ -67,6 +67,7 @@ fn start_of(session: &str) -> Entry {
         server_command: vec!["fs".into()],
         pid: 1,
         version: "1".into(),
+        client: Some("c".into()),
     }
 }
 
@@ -341,13 +342,12 @@ fn a_question_is_forgotten_when_its_session_s_link_ends_however_it_does() {
         refused: None,
         outline: None,
     };
-    for (parted, others, expected) in [(false, true, "sampling"), (true, true, "time"), (true, false, "time")]
-    {
+    for (parted, expected) in [(false, "sampling"), (true, "time")] {
         let mut scene = Scene::new();
         let path = scene.journal(&[start(), asks(1)]);
         while scene.intake(&path).advance((&scene.writer, &|| true)).expect("taken in").more {}
         if parted {
-            scene.writer.ours().unlinked(&scene.session, UID, others);
+            scene.writer.ours().unlinked(&scene.session);
         }
         scene.session = name(8);
         let path = scene.journal(&[start_of(&name(8)), calls(1, |_| name(2)), Entry::Gap { at: 3 }]);

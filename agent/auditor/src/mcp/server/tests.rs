@@ -84,6 +84,7 @@ fn start(session: &str) -> Line {
         server_command: vec!["fs".into()],
         pid: 1,
         version: "1".into(),
+        client: None,
     }
 }
 

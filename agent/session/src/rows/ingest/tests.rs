@@ -297,6 +297,7 @@ fn no_text_but_a_payload_is_longer_than_a_few_kib_and_what_is_cut_says_so() {
             server_command: vec![long.clone()],
             pid: 1,
             version: long.clone(),
+            client: Some(long.clone()),
         },
         Entry::Governed {
             at: 1,
