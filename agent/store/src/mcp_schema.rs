@@ -5,7 +5,7 @@ pub const TABLES: &[&str] =
     &["sessions", "messages", "tool_calls", "intent_contexts", "intent_tool_calls", "policy_rules", "stderr"];
 
 /// The migrations that make a database of MCP sessions, in order.
-pub(crate) const SCHEMA: &[&str] = &[MIGRATION, GOVERNED, EVIDENCE, STDERR];
+pub(crate) const SCHEMA: &[&str] = &[MIGRATION, GOVERNED, EVIDENCE, STDERR, CLIENT];
 
 /// Migration 2. Times are RFC 3339 text in UTC with microseconds, so that any SQLite client reads and sorts them.
 pub(crate) const MIGRATION: &str = "
@@ -137,3 +137,6 @@ pub(crate) const STDERR: &str = "
     ALTER TABLE sessions ADD COLUMN stderr_bytes INTEGER;    -- that are in that table; NULL: it began before there was one
     ALTER TABLE sessions ADD COLUMN stderr_dropped INTEGER;  -- that were left out
 ";
+
+/// Migration 29: whose sessions are.
+pub(crate) const CLIENT: &str = "ALTER TABLE sessions ADD COLUMN client TEXT;    -- which process of its user's, as the interceptor says; NULL: not known\n";

@@ -391,6 +391,6 @@ pub(crate) const MIGRATIONS: &[&str] = &[
     ALTER TABLE run_lines ADD COLUMN first INTEGER;      -- ns since boot; NULL: none did
     UPDATE run_lines SET first = (SELECT min(began) FROM agent_calls WHERE agent_calls.container = run_lines.container);
     ",
-    // 29: which process of its user's a session worked for.
-    "ALTER TABLE sessions ADD COLUMN client TEXT;        -- by the interceptor's word; NULL: not known",
+    // 29
+    super::mcp_schema::CLIENT,
 ];
