@@ -32,7 +32,7 @@ use std::{
 };
 use tokio::{sync::mpsc, task::JoinSet};
 use tokio_util::sync::CancellationToken;
-use toolbox::{Toolbox, check_tools, merge};
+use toolbox::{Toolbox, check_tools, fitted, merge};
 
 mod audience;
 mod toolbox;
@@ -334,7 +334,8 @@ impl Turns {
                 RpcError::new(INTERNAL, format!("the MCP servers' tools cannot be had: {why}"))
             })?,
         };
-        let offered: Vec<RemoteTool> = offered.into_iter().filter(|tool| self.allows(tool)).collect();
+        let offered = offered.into_iter().filter(|tool| self.allows(tool));
+        let offered: Vec<RemoteTool> = offered.filter_map(|tool| fitted(self.llm().provider, tool)).collect();
         let remote = merge(&local, &offered)?;
         let system = system.or_else(|| self.system.take());
         let all: Vec<Arc<Tool>> = local.iter().cloned().chain(offered.into_iter().map(|t| t.tool)).collect();

@@ -169,3 +169,39 @@ fn only_what_the_grant_can_run_is_listed() {
     let all = ["edit_file", "list_directory", "read_file", "search", "shell", "web_fetch", "write_file"];
     assert_eq!(names(&grant(&["echo"], json!({})), &["--web"]), all);
 }
+
+/// One schema that a provider refuses fails the whole request of a client, or the client drops the tool.
+#[test]
+fn every_provider_takes_the_schema_of_every_tool() {
+    use ringfence_llm_worker::provider::schema::accepted;
+    use ringfence_policy::agents::config::ProviderKind::{Anthropic, Gemini, OpenAi};
+    let said = Host::granting(&grant(&["echo"], json!({}))).say(&["--web"], &[request(1, "tools/list")]);
+    let listed = said.answer(1)["result"]["tools"].as_array().unwrap().clone();
+    let mut schemas: Vec<(String, Value)> = listed
+        .into_iter()
+        .map(|tool| (tool["name"].as_str().unwrap().to_owned(), tool["inputSchema"].clone()))
+        .collect();
+    let names: Vec<&str> = schemas.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(
+        names,
+        ["edit_file", "list_directory", "read_file", "search", "shell", "web_fetch", "write_file"]
+    );
+    // The runtime's, which a test of its own holds to this page.
+    let page = include_str!("../../../docs/runtime.md");
+    let block = page.split("```json").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
+    for tool in serde_json::Deserializer::from_str(block).into_iter::<Value>() {
+        let tool = tool.unwrap();
+        schemas.push((format!("the runtime's {}", tool["name"]), tool["parameters"].clone()));
+    }
+    assert_eq!(schemas.len(), 13);
+    for (name, schema) in &schemas {
+        let text = serde_json::value::to_raw_value(schema).unwrap();
+        for kind in [Anthropic, OpenAi, Gemini] {
+            let rewritten = accepted(kind, &text).unwrap();
+            assert!(rewritten.is_none(), "{kind:?} refuses the schema of {name}: {schema}");
+        }
+    }
+    let alternatives = json!({ "type": "object", "properties": {}, "oneOf": [{ "required": ["a"] }] });
+    let text = serde_json::value::to_raw_value(&alternatives).unwrap();
+    assert!([Anthropic, OpenAi].iter().all(|kind| accepted(*kind, &text).unwrap().is_some()));
+}

@@ -7,6 +7,7 @@ mod endpoint;
 mod gemini;
 mod measure;
 mod openai;
+pub mod schema;
 pub mod sse;
 
 use super::{

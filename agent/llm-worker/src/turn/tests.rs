@@ -33,7 +33,11 @@ impl RemoteTools for Servers {
         let tool = |name: &str| Tool {
             name: name.to_owned(),
             description: format!("does {name}"),
-            parameters: raw(&json!({ "type": "object" })),
+            parameters: raw(&match name {
+                "either" => json!({ "type": "object", "oneOf": [{ "properties": { "a": {} } }] }),
+                "text" => json!({ "type": "string" }),
+                _ => json!({ "type": "object" }),
+            }),
         };
         let tools = self
             .tools
@@ -319,6 +323,24 @@ async fn remote_calls_alone_do_not_reach_the_runtime() {
         tools[1],
         json!({ "name": "fetch", "description": "does fetch", "input_schema": { "type": "object" } })
     );
+}
+
+#[tokio::test]
+async fn a_schema_that_the_provider_refuses_does_not_fail_the_turn() {
+    let tools = [("one", "search"), ("one", "either"), ("two", "text")];
+    let mut lab = Lab::new(&tools, None, vec![answer(&[("m1", "either")]), answer(&[])]).await;
+    let (answer, _) = lab.turn(json!({ "messages": [says("x")] })).await;
+    assert_eq!(answer["result"]["stop_reason"], "end_turn", "{answer}");
+    let sent = lab.asked.lock().unwrap()[0]["tools"].clone();
+    let schemas: Vec<(&Value, &Value)> =
+        sent.as_array().unwrap().iter().map(|tool| (&tool["name"], &tool["input_schema"])).collect();
+    let either = json!({ "type": "object", "properties": { "a": {} } });
+    assert_eq!(
+        schemas,
+        [(&json!("search"), &json!({ "type": "object" })), (&json!("either"), &either)],
+        "one is rewritten, one is left out"
+    );
+    assert_eq!(*lab.servers.called.lock().unwrap(), ["one.either"]);
 }
 
 #[tokio::test]

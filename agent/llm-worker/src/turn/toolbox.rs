@@ -1,10 +1,11 @@
 //! Which tools a turn offers, and where each of them runs.
 
 use crate::{
-    provider::RequestTemplate,
+    provider::{RequestTemplate, schema},
     remote::RemoteTool,
     rpc::{INVALID_PARAMS, RpcError, Tool},
 };
+use ringfence_policy::agents::config::ProviderKind;
 use std::{collections::BTreeMap, sync::Arc};
 
 /// Where each tool of a turn runs.
@@ -35,6 +36,22 @@ pub(super) fn check_tools(tools: &[Tool]) -> Result<(), RpcError> {
         }
     }
     Ok(())
+}
+
+/// The tool with a schema that the provider takes; `None`, and a line in the log, where there is none: it refuses the whole
+/// request for the schema of one tool.
+pub(super) fn fitted(kind: ProviderKind, remote: RemoteTool) -> Option<RemoteTool> {
+    let RemoteTool { server, tool } = remote;
+    match schema::accepted(kind, &tool.parameters) {
+        Ok(None) => Some(RemoteTool { server, tool }),
+        Ok(Some(parameters)) => {
+            Some(RemoteTool { server, tool: Arc::new(Tool { parameters, ..Tool::clone(&tool) }) })
+        }
+        Err(why) => {
+            tracing::warn!("[mcp.{server}]: the tool {:?} is left out: {why}", tool.name);
+            None
+        }
+    }
 }
 
 /// Which server each remote tool belongs to. Two of one name are refused: the model could not say which it means.

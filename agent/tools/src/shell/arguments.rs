@@ -43,18 +43,18 @@ struct RawArguments {
     timeout_secs: Option<u64>,
 }
 
-/// The JSON Schema of the arguments.
+/// The JSON Schema of the arguments. That there is a program or a script, and not both, is in words only: providers refuse
+/// alternatives at the top of a schema.
 pub(super) fn schema() -> Value {
     json!({
         "type": "object",
         "properties": {
-            "program": {"type": "string", "description": "The program: a name on PATH, or a path. Not together with script"},
+            "program": {"type": "string", "description": "The program: a name on PATH, or a path. Either this or script is required, not both"},
             "args": {"type": "array", "items": {"type": "string"}, "description": "The program's arguments, taken literally: no quoting, no globs, no variables"},
-            "script": {"type": "string", "description": "Commands connected by | && || ; or newlines, with quotes, globs, redirects (< > >> 2> 2>> 2>&1) and $NAME of some variables. No substitution, no control flow, no background, no here-documents, no assignments"},
-            "cwd": {"type": "string", "description": "The directory to run in; the tool's own if left out"},
+            "script": {"type": "string", "description": "Instead of program: commands connected by | && || ; or newlines, with quotes, globs, redirects (< > >> 2> 2>> 2>&1) and $NAME of some variables. No substitution, no control flow, no background, no here-documents, no assignments"},
+            "cwd": {"type": "string", "description": "The directory to run in, where this call's relative paths start; the working directory, where those of every tool start, if left out"},
             "timeout_secs": {"type": "integer", "minimum": 1, "maximum": MAX_TIMEOUT, "description": "Seconds until everything is killed; 60 if left out"},
         },
-        "oneOf": [{"required": ["program"]}, {"required": ["script"]}],
         "additionalProperties": false,
     })
 }
