@@ -19,6 +19,9 @@ pub enum Tool {
     Search,
 }
 
+/// What `path` is of the tools for one file.
+const FILE: &str = "The file; a relative path starts at the working directory";
+
 impl Tool {
     /// Every file tool.
     pub const ALL: [Self; 5] =
@@ -75,7 +78,7 @@ impl Tool {
         let (properties, required) = match self {
             Self::ReadFile => (
                 json!({
-                    "path": path("The file"),
+                    "path": path(FILE),
                     "offset": {"type": "integer", "minimum": 1, "description": "First line to read; 1 is the first of the file"},
                     "limit": {"type": "integer", "minimum": 1, "description": "How many lines to read"},
                 }),
@@ -83,14 +86,14 @@ impl Tool {
             ),
             Self::WriteFile => (
                 json!({
-                    "path": path("The file"),
+                    "path": path(FILE),
                     "content": {"type": "string", "description": "Its new content"},
                 }),
                 json!(["path", "content"]),
             ),
             Self::EditFile => (
                 json!({
-                    "path": path("The file"),
+                    "path": path(FILE),
                     "old_string": {"type": "string", "description": "The exact text to replace"},
                     "new_string": {"type": "string", "description": "What to put there"},
                     "replace_all": {"type": "boolean", "description": "Replace every occurrence instead of the only one"},

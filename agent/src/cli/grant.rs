@@ -167,7 +167,7 @@ fn decide(
 ) -> anyhow::Result<Result<(), Denied>> {
     let unbounded =
         Grant { max_calls: CountBound::Unlimited, valid_for_generation: Scope::All, ..grant.clone() };
-    let mut gate = Gate::new(HostPrograms::default());
+    let mut gate = Gate::new(HostPrograms::default().passing_over(&grant.fs_write));
     if let Some(profile) = profile {
         gate = gate.with_veto(Denies::new(&profile.denials, &profile.rules, &workdir()?));
     }

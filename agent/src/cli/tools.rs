@@ -65,7 +65,15 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
              ~/.config/ringfence/tools.toml (`ringfence tools --help` shows how)",
         ),
     }
-    let programs = HostPrograms::default();
+    let programs = HostPrograms::default().passing_over(&session.grant.fs_write);
+    if !session.grant.exec.is_none() && session.grant.exec != Scope::All {
+        for dir in programs.passed_over() {
+            say(&format!(
+                "no name in `exec` means a program in {}: the grant lets tools write there",
+                ringfence_base::escape::line(&dir.to_string_lossy())
+            ));
+        }
+    }
     let profile = session.for_the_kernel(&workdir, &programs)?;
     let core = match enroll::socket()? {
         Ok(socket) => Some((socket, asked(args, &session, &profile, &programs)?)),
@@ -82,7 +90,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         if core.is_some() {
             say(&format!("container {container}, enforcement: kernel"));
         }
-        match serve(args, &session, &profile, &workdir, core.is_some(), reader) {
+        match serve(args, &session, &profile, (&workdir, &programs), core.is_some(), reader) {
             Ok(()) => Exit::Success.into(),
             Err(error) => failed(error),
         }
@@ -121,7 +129,7 @@ fn serve(
     args: &Args,
     session: &Session,
     profile: &Profile,
-    workdir: &Path,
+    (workdir, programs): (&Path, &HostPrograms),
     by_ebpf: bool,
     reader: Option<UnixStream>,
 ) -> anyhow::Result<()> {
@@ -136,8 +144,8 @@ fn serve(
     }
     let tools = ringfence_tools::ToolHost {
         dir: workdir.to_owned(),
+        programs: programs.clone(),
         spawner: Arc::new(spawner),
-        ..ringfence_tools::ToolHost::default()
     };
     let mut gate = tools.gate().with_record(recorder);
     if let Some(profile) = &session.profile {

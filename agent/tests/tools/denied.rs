@@ -30,10 +30,13 @@ fn another_program_of_a_granted_name_is_not_that_program() {
         shell(&host, program, &[]).denied();
     }
     let host = host.with("PATH", &format!("{}:/usr/bin:/bin", evil.parent().unwrap().display()));
-    // A PATH whose directory the grant lets be written finds that program: so it was granted.
+    // First on PATH, it still is not what the name means: the grant lets tools write there.
+    for program in ["true", "/usr/bin/true"] {
+        assert_eq!(shell(&host, program, &[]).stdout(), "", "{program}");
+    }
     assert_eq!(
-        shell(&host, "/usr/bin/true", &[]).denied(),
-        "denied: exec of \"/usr/bin/true\" is not within the granted authority"
+        shell(&host, evil.to_str().unwrap(), &[]).denied(),
+        format!("denied: exec of \"{}\" is not within the granted authority", evil.display())
     );
 }
 

@@ -1,8 +1,8 @@
 //! Where the grant comes from, and what is said of a bad one.
 
-use crate::{Host, call, grant};
-use serde_json::json;
-use std::fs;
+use crate::{Host, Said, call, grant};
+use serde_json::{Value, json};
+use std::{fs, os::unix::fs::PermissionsExt};
 
 #[test]
 fn without_a_grant_everything_is_denied_and_that_is_said() {
@@ -202,4 +202,67 @@ fn grants_are_shown_compared_and_explained() {
     let (code, text) = run(&["grant", "show", file.to_str().unwrap()]);
     assert_eq!(code, Some(1));
     assert!(text.contains("config.toml") && text.contains("`fs_write` is missing"), "{text}");
+}
+
+/// What an earlier session left in a directory that the grant lets tools write does not stand for a name of the grant,
+/// even where PATH has it first.
+#[test]
+fn a_name_is_no_program_that_an_earlier_session_planted() {
+    let host = Host::new();
+    let bin = host.path("work/bin");
+    fs::create_dir(&bin).unwrap();
+    for name in ["uname", "planted"] {
+        fs::write(bin.join(name), "#!/bin/sh\necho planted\n").unwrap();
+        fs::set_permissions(bin.join(name), fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let path = format!("{}:/usr/bin:/bin", bin.display());
+    let writes = |dir: &str| json!({"fs_write": {"only": [host.path(dir)]}});
+    let names = ["uname", "planted", "sh"];
+    let run = |granted: Value, lines: &[String]| {
+        let mut command = host.command(&["tools"]);
+        command.env("PATH", &path).env("RINGFENCE_GRANT", granted.to_string());
+        let output = command.write_stdin(lines.concat()).output().unwrap();
+        let lines = String::from_utf8(output.stdout).unwrap();
+        let lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        Said { lines, errors: String::from_utf8_lossy(&output.stderr).into_owned(), success: true }
+    };
+    let lines: Vec<String> = (1..)
+        .zip([json!({"program": "uname"}), json!({"program": "planted"}), json!({"script": "uname | cat"})])
+        .map(|(id, arguments)| call(id, "shell", arguments) + "\n")
+        .collect();
+    let said = run(grant(&names, writes("work")), &lines);
+    assert_eq!(said.outcome(1).stdout(), "Linux\n");
+    assert!(said.outcome(2).denied().contains("planted"), "{:?}", said.outcome(2));
+    assert!(said.errors.contains("no name in `exec` means a program in"), "{}", said.errors);
+    // Who may not write there could not have planted them, and who is granted the path is granted what lies there.
+    let said = run(grant(&names, writes("out")), &lines);
+    assert_eq!(said.outcome(1).stdout(), "planted\n", "{}", said.errors);
+    assert_eq!(said.outcome(2).stdout(), "planted\n");
+    assert!(!said.errors.contains("no name in `exec`"), "{}", said.errors);
+    let by_path = [bin.to_str().unwrap(), "sh"];
+    assert_eq!(run(grant(&by_path, writes("work")), &lines).outcome(1).stdout(), "planted\n");
+}
+
+/// One directory for every tool, also where it was named by a link that has been turned since.
+#[test]
+fn relative_paths_start_at_one_directory_for_every_tool() {
+    let host = Host::granting(&grant(&["cat", "pwd"], json!({})));
+    for name in ["work", "out"] {
+        fs::write(host.path(name).join("which"), name).unwrap();
+    }
+    std::os::unix::fs::symlink("out", host.path("link")).unwrap();
+    let link = host.path("link");
+    for (arguments, expected) in [(vec![], "work"), (vec!["--workdir", link.to_str().unwrap()], "out")] {
+        let calls = [
+            call(1, "read_file", json!({"path": "which"})),
+            call(2, "shell", json!({"program": "cat", "args": ["which"]})),
+            call(3, "shell", json!({"script": "cat < ./which"})),
+            call(4, "shell", json!({"program": "cat", "args": ["which"], "cwd": "."})),
+        ];
+        let said = host.say(&arguments, &calls);
+        assert!(said.outcome(1).text.contains(expected), "{:?}", said.outcome(1));
+        for id in 2..=4 {
+            assert_eq!(said.outcome(id).stdout(), expected);
+        }
+    }
 }

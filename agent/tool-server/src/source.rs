@@ -93,9 +93,8 @@ impl Session {
         let file = |entry: &ExecEntry| -> Option<ExecEntry> {
             let mut names = entry.programs();
             let Some(name) = names.next() else { return Some(entry.clone()) };
-            let found = programs.resolve(Path::new(name)).ok()?.target;
-            let same =
-                |name: &str| programs.resolve(Path::new(name)).is_ok_and(|other| other.target == found);
+            let found = programs.resolve_granted(name).ok()?.target;
+            let same = |name: &str| programs.resolve_granted(name).is_ok_and(|other| other.target == found);
             let exact = PathEntry::exact(found.to_str()?).ok()?;
             let all = names.all(same) && entry.paths().has(&exact);
             all.then(|| PathEntry::tree(exact.anchor()).ok().map(ExecEntry::from)).flatten()

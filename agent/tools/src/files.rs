@@ -41,7 +41,9 @@ impl std::fmt::Debug for FileTool {
 impl FileTool {
     /// All of them. Relative paths start at `dir`, which is absolute.
     pub fn all(dir: &Path, spawner: &Arc<dyn Spawner>) -> impl Iterator<Item = Self> {
-        let one = |tool| Self { tool, dir: dir.to_owned(), spawner: spawner.clone() };
+        // Where it led when the session began, as for the shell: a link that is turned later moves neither.
+        let dir = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
+        let one = move |tool| Self { tool, dir: dir.clone(), spawner: spawner.clone() };
         ringfence_file_tools::Tool::ALL.into_iter().map(one)
     }
 

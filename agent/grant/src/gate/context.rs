@@ -53,7 +53,7 @@ impl ToolContext {
     /// Execute what was found, at [`ResolvedProgram::path`].
     ///
     /// A path entry of the grant admits the files that lie within it, links followed. A bare name admits what PATH finds
-    /// for it now, asked for by that place or as the very file: not another link to the same file, which may be
+    /// for it now ([`resolve_granted`](super::Programs::resolve_granted)), asked for by that place or as the very file: not another link to the same file, which may be
     /// another command.
     ///
     /// # Errors
@@ -185,26 +185,39 @@ impl ToolContext {
         };
         // PATH is searched for nothing else.
         let could_be = |e: &&ExecEntry| bare.is_none_or(|bare| could_be(e, bare));
-        let mut entries = entries.iter().filter(could_be).peekable();
-        if entries.peek().is_none() {
+        let entries: Vec<&ExecEntry> = entries.iter().filter(could_be).collect();
+        if entries.is_empty() {
             return Err(outside());
         }
-        let Ok(found) = resolve() else {
-            // Only for what is granted by name does the refusal reveal that it does not exist.
-            let is_named = bare.is_some() && entries.any(|entry| entry.programs().len() > 0);
-            return Err(if is_named { Denied::NoProgram { target: target() } } else { outside() });
-        };
-        let exact = entry(Axis::Exec, &found.target)?;
-        let is_found = |name: &str| {
-            bare == Some(name)
-                || self
-                    .gate
-                    .programs
-                    .resolve(Path::new(name))
-                    .is_ok_and(|named| found.path == named.path || found.path == named.target)
-        };
-        let admits = |entry: &ExecEntry| entry.paths().has(&exact) && entry.programs().all(is_found);
-        if entries.any(admits) { Ok(found) } else { Err(outside()) }
+        // Only for what is granted by name does the refusal reveal that it does not exist.
+        let is_named = bare.is_some() && entries.iter().any(|entry| entry.programs().len() > 0);
+        // What lies first on PATH may be granted as a path, and what its name means by that name.
+        let by_path = resolve();
+        let by_name = bare.map(|name| self.gate.programs.resolve_granted(name));
+        let mut refused = None;
+        for found in [Some(by_path), by_name].into_iter().flatten().flatten() {
+            let exact = match entry(Axis::Exec, &found.target) {
+                Ok(exact) => exact,
+                Err(unnameable) => {
+                    refused.get_or_insert(unnameable);
+                    continue;
+                }
+            };
+            refused = Some(outside());
+            let is_found = |name: &str| {
+                let named = self.gate.programs.resolve_granted(name);
+                named.is_ok_and(|named| match bare {
+                    Some(_) => found.path == named.path,
+                    None => found.path == named.path || found.path == named.target,
+                })
+            };
+            let admits = |entry: &ExecEntry| entry.paths().has(&exact) && entry.programs().all(is_found);
+            if entries.iter().copied().any(admits) {
+                return Ok(found);
+            }
+        }
+        let nothing = || if is_named { Denied::NoProgram { target: target() } } else { outside() };
+        Err(refused.unwrap_or_else(nothing))
     }
 
     fn net(&self, host: &str, addr: Option<IpAddr>, port: u16) -> Result<(), Denied> {

@@ -50,6 +50,15 @@ pub trait Programs: Send + Sync {
     /// # Errors
     /// There is no such program, or nothing that can be executed.
     fn resolve(&self, program: &Path) -> io::Result<ResolvedProgram>;
+
+    /// What a bare name of a grant means: what PATH finds for it, passing over what whoever holds the grant may have put
+    /// there.
+    ///
+    /// # Errors
+    /// As of [`resolve`](Self::resolve).
+    fn resolve_granted(&self, name: &str) -> io::Result<ResolvedProgram> {
+        self.resolve(Path::new(name))
+    }
 }
 
 /// No machine to look at: bare names find nothing, and a path is the file it names.
