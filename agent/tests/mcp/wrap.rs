@@ -50,8 +50,61 @@ fn a_wrapped_server_works_and_is_unwrapped_to_what_it_was() {
 
     let undone = wrap(&home, &[&file, "--undo", "--yes"]);
     assert!(undone.status.success(), "{}", said(&undone.stderr));
-    let value = |text: &str| serde_json::from_str::<Value>(text).expect("JSON");
-    assert_eq!(value(&fs::read_to_string(&file).expect("text")), config);
+    assert_eq!(fs::read_to_string(&file).expect("text"), text);
+}
+
+/// Names beside the configuration that begin as its own does.
+fn beside(home: &Home, name: &str) -> Vec<String> {
+    let entries = fs::read_dir(home.path("")).expect("the home").flatten();
+    let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    let mut names: Vec<String> = names.filter(|other| other.starts_with(name)).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn undoing_restores_the_bytes_and_backups_do_not_pile_up() {
+    let json = "\u{feff}{\r\n\t// kept\r\n\t\"mcpServers\": {\r\n\t\t\"a\": { \"command\": \"x\", \"args\": [] },\r\n\t\t\"b\": {\r\n\t\t\t\"command\": \"y\"\r\n\t\t}\r\n\t}\r\n}";
+    let toml = "# kept\nmodel = \"m\"\n\n[mcp_servers.a]\ncommand = 'x' # why\nargs = [\n  \"1\", # one\n]\n[mcp_servers.a.env]\nK = \"v\"\n\n[mcp_servers.b]\r\ncommand = \"y\"\r\n";
+    for (name, text, more) in [
+        (
+            "client.json",
+            json,
+            "{\"servers\": {\"a\": {\"command\": \"ringfence\", \"args\": [\"mcp\", \"--\", \"x\"]}, \"c\": {\"command\": \"z\"}}}",
+        ),
+        (
+            "config.toml",
+            toml,
+            "[mcp_servers.a]\ncommand = \"ringfence\"\nargs = [\"mcp\", \"--\", \"x\"]\n[mcp_servers.c]\ncommand = \"z\"\n",
+        ),
+    ] {
+        let home = Home::new();
+        let (file, kept) = (home.text(name), format!("{name}.before-ringfence"));
+        fs::write(&file, text).expect("written");
+        for _ in 0..3 {
+            let done = wrap(&home, &[&file, "--yes"]);
+            assert!(done.status.success(), "{}", said(&done.stderr));
+            assert!(said(&done.stderr).contains("changed a, b in"), "{}", said(&done.stderr));
+            assert_eq!(beside(&home, name), [name, kept.as_str()]);
+            assert_eq!(fs::read_to_string(home.path(&kept)).expect("a backup"), text);
+            let undone = wrap(&home, &[&file, "--undo", "--yes"]);
+            assert!(undone.status.success(), "{}", said(&undone.stderr));
+            assert_eq!(fs::read_to_string(&file).expect("text"), text);
+            assert_eq!(beside(&home, name), [name], "{}", said(&undone.stderr));
+        }
+        // One more server beside one that is wrapped: what is kept has neither.
+        fs::write(&file, more).expect("written");
+        assert!(wrap(&home, &[&file, "--yes"]).status.success());
+        let original = fs::read_to_string(home.path(&kept)).expect("a backup");
+        assert!(!original.contains("ringfence") && original.contains('z'), "{original}");
+        // A change since is not undone, and what was kept is not thrown away.
+        let changed = fs::read_to_string(&file).expect("text") + "\n";
+        fs::write(&file, &changed).expect("written");
+        let undone = wrap(&home, &[&file, "--undo", "--yes"]);
+        assert!(said(&undone.stderr).contains("differs from it, and is left"), "{}", said(&undone.stderr));
+        assert_eq!(fs::read_to_string(&file).expect("text"), original.clone() + "\n");
+        assert_eq!(fs::read_to_string(home.path(&kept)).expect("a backup"), original);
+    }
 }
 
 #[test]

@@ -15,18 +15,23 @@ use std::{
     process::ExitCode,
 };
 
+/// What a backup has behind the file's name.
+const BACKUP: &str = ".before-ringfence";
+
 /// Puts `ringfence mcp` before every stdio server in a client's configuration.
 ///
-/// It shows the difference, asks, and keeps the file as it was beside it.
+/// It shows the difference, asks, and keeps the file as it was beside it. `--undo` restores it to the byte, and removes what
+/// was kept.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   ringfence mcp wrap ~/.config/Claude/claude_desktop_config.json
   ringfence mcp wrap .vscode/mcp.json --client vscode
+  ringfence mcp wrap ~/.codex/config.toml
   ringfence mcp wrap .mcp.json --undo --yes")]
 pub(crate) struct WrapArgs {
     /// The configuration file.
     file: PathBuf,
-    /// The client that reads the file [default: recognised by the file's keys].
+    /// The client that reads the file [default: recognised by the file's keys; codex for .toml].
     #[arg(long, value_enum)]
     client: Option<Client>,
     /// Undo: remove Ringfence from the configuration.
@@ -40,7 +45,15 @@ pub(crate) struct WrapArgs {
 pub(crate) fn run(args: &WrapArgs) -> anyhow::Result<ExitCode> {
     let named = || args.file.display().to_string();
     let (config, text) = Config::read(&args.file).with_context(|| format!("cannot read {}", named()))?;
-    let rewritten = wrap::rewrite(&text, args.client, &program(), args.undo).with_context(named)?;
+    let is_toml = args.file.extension().is_some_and(|extension| extension == "toml");
+    let client = args.client.or_else(|| is_toml.then_some(Client::Codex));
+    let program = program();
+    let mut rewritten = wrap::rewrite(&text, client, &program, args.undo).with_context(named)?;
+    if args.undo
+        && let Some(kept) = config.kept().filter(|kept| wrap::is_original(kept, &text, client, &program))
+    {
+        rewritten.text = kept;
+    }
     for (name, why) in &rewritten.left {
         eprintln!("{}: left as it is: {why}", printable(name));
     }
@@ -48,8 +61,40 @@ pub(crate) fn run(args: &WrapArgs) -> anyhow::Result<ExitCode> {
         eprintln!("ringfence: nothing to change in {}", named());
         return Ok(ExitCode::SUCCESS);
     }
+    show(&text, &rewritten.text)?;
+    if !args.yes && !agreed(&format!("write this to {}?", named()))? {
+        bail!("{} is unchanged; `--yes` writes without asking", named());
+    }
+    // Some of its servers may be wrapped already: what is kept is the file without Ringfence.
+    let original = match args.undo {
+        true => rewritten.text.clone(),
+        false => wrap::rewrite(&text, client, &program, true).with_context(named)?.text,
+    };
+    if !args.undo {
+        config.keep(&original)?;
+    }
+    config.replace(&rewritten.text).with_context(|| format!("cannot write {}", named()))?;
+    let changed = format!("changed {} in {}", printable(&rewritten.changed.join(", ")), named());
+    let backup = config.backup_path();
+    match (args.undo, config.kept()) {
+        (false, _) => eprintln!("{changed}; the file as it was is {}", backup.display()),
+        (true, Some(kept)) if kept == original => {
+            config.let_go().with_context(|| format!("cannot remove {}", backup.display()))?;
+            eprintln!("{changed}, and removed {}, which was the same", backup.display());
+        }
+        (true, Some(_)) => {
+            eprintln!("{changed}; {} differs from it, and is left", backup.display());
+        }
+        (true, None) => eprintln!("{changed}"),
+    }
+    eprintln!("restart the client for it to take effect");
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Prints the lines that differ.
+fn show(old: &str, new: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
-    for change in TextDiff::from_lines(&text, &rewritten.text).iter_all_changes() {
+    for change in TextDiff::from_lines(old, new).iter_all_changes() {
         let sign = match change.tag() {
             ChangeTag::Delete => "-",
             ChangeTag::Insert => "+",
@@ -61,20 +106,7 @@ pub(crate) fn run(args: &WrapArgs) -> anyhow::Result<ExitCode> {
         let text: Vec<String> = text.trim_end_matches('\r').split('\t').map(printable).collect();
         writeln!(out, "{sign}{}", text.join("\t"))?;
     }
-    out.flush()?;
-    if !args.yes && !agreed(&format!("write this to {}?", named()))? {
-        bail!("{} is unchanged; `--yes` writes without asking", named());
-    }
-    let backup = config.back_up(&text)?;
-    config.replace(&rewritten.text).with_context(|| format!("cannot write {}", named()))?;
-    eprintln!(
-        "changed {} in {}; the file as it was is {}",
-        printable(&rewritten.changed.join(", ")),
-        named(),
-        backup.display()
-    );
-    eprintln!("restart the client for it to take effect");
-    Ok(ExitCode::SUCCESS)
+    out.flush()
 }
 
 /// The program that clients should start: the bare name if PATH leads to this program, else its path.
@@ -119,21 +151,38 @@ impl Config {
         Ok((Self { dir, name, access }, text))
     }
 
-    /// Keeps the file as it was, beside it, under a name that no earlier backup has.
-    fn back_up(&self, text: &str) -> anyhow::Result<PathBuf> {
-        let ending = |number| match number {
-            0 => ".before-ringfence".to_owned(),
-            number => format!(".before-ringfence.{number}"),
-        };
-        let path = self.dir.path().join(&self.name);
-        let kept = self.dir.keep_beside(&self.name, (0..1000).map(ending), text.as_bytes(), self.access);
-        match kept {
-            Ok(backup) => Ok(self.dir.path().join(backup)),
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                bail!("there are a thousand backups beside {}; remove some", path.display())
-            }
-            Err(error) => Err(error).with_context(|| format!("cannot keep a backup of {}", path.display())),
+    /// What the file without Ringfence is kept as. There is one at most: an older one is older than what the file was
+    /// since.
+    fn backup(&self) -> OsString {
+        let mut name = self.name.clone();
+        name.push(BACKUP);
+        name
+    }
+
+    fn backup_path(&self) -> PathBuf {
+        self.dir.path().join(self.backup())
+    }
+
+    /// Keeps `original` beside the file.
+    fn keep(&self, original: &str) -> anyhow::Result<()> {
+        if self.kept().as_deref() == Some(original) {
+            return Ok(());
         }
+        let kept = self.dir.replace(&self.backup(), original.as_bytes(), self.access);
+        kept.with_context(|| format!("cannot keep a backup as {}", self.backup_path().display()))
+    }
+
+    /// What is kept beside the file, if that is a text which a configuration may be.
+    fn kept(&self) -> Option<String> {
+        let mut text = String::new();
+        let file = self.dir.read(&self.backup()).ok()?;
+        file.take(MAX_CONFIG as u64 + 1).read_to_string(&mut text).ok()?;
+        (text.len() <= MAX_CONFIG).then_some(text)
+    }
+
+    /// Removes what is kept beside the file.
+    fn let_go(&self) -> io::Result<bool> {
+        self.dir.remove(&self.backup())
     }
 
     /// Writes beside the file and renames over it: a reader sees the old text or the new. Owner and mode stay.

@@ -21,9 +21,9 @@ fn mode(path: &Path) -> u32 {
 
 fn wrap(file: &Path) -> std::io::Result<std::path::PathBuf> {
     let (config, text) = Config::read(file)?;
-    let backup = config.back_up(&text).map_err(std::io::Error::other)?;
+    config.keep(&text).map_err(std::io::Error::other)?;
     config.replace("new")?;
-    Ok(backup)
+    Ok(config.backup_path())
 }
 
 #[test]

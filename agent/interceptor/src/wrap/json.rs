@@ -1,0 +1,96 @@
+//! Servers in JSON with comments.
+
+use super::{Arguments, Client, Entry, Error, Server, Text};
+use jsonc_parser::{
+    CollectOptions, ParseOptions,
+    ast::{Object, ObjectProp, Value},
+    common::Ranged,
+    parse_to_ast,
+};
+
+/// Every place where any client has servers, tried in this order where no client was named.
+const ANY: &[&[&str]] = &[&["mcpServers"], &["servers"], &["mcp", "servers"], &["context_servers"]];
+
+const fn paths(client: Option<Client>) -> &'static [&'static [&'static str]] {
+    match client {
+        None => ANY,
+        Some(Client::Claude | Client::Cursor | Client::Windsurf) => &[&["mcpServers"]],
+        Some(Client::Vscode) => &[&["servers"], &["mcp", "servers"]],
+        Some(Client::Zed) => &[&["context_servers"]],
+        // It has no JSON.
+        Some(Client::Codex) => &[],
+    }
+}
+
+/// The servers of a client's configuration.
+///
+/// # Errors
+/// [`Error::Syntax`], [`Error::NoServers`]
+pub(super) fn servers(text: &str, client: Option<Client>) -> Result<Vec<Entry>, Error> {
+    let parsed = parse_to_ast(text, &CollectOptions::default(), &ParseOptions::default());
+    let root = parsed.map_err(|error| Error::Syntax(error.to_string()))?.value;
+    let (paths, mut places) = (paths(client), Vec::new());
+    if let Some(top) = root.as_ref().and_then(Value::as_object) {
+        places.extend(
+            paths.iter().find_map(|path| path.iter().try_fold(top, |object, key| object.get_object(key))),
+        );
+        if matches!(client, None | Some(Client::Claude)) {
+            places.extend(projects(top));
+        }
+    }
+    if places.is_empty() {
+        let names: Vec<String> = paths.iter().map(|path| format!("\"{}\"", path.join("."))).collect();
+        return Err(Error::NoServers(names.join(" or ")));
+    }
+    let properties = places.into_iter().flat_map(|place| &place.properties);
+    Ok(properties.map(|property| (property.name.as_str().to_owned(), server(text, property))).collect())
+}
+
+/// Servers that Claude Code keeps for one project each: its default scope, in the user's file.
+fn projects<'a, 'b>(top: &'b Object<'a>) -> impl Iterator<Item = &'b Object<'a>> {
+    let projects = top.get_object("projects").into_iter().flat_map(|projects| &projects.properties);
+    projects.filter_map(|project| project.value.as_object()?.get_object("mcpServers"))
+}
+
+fn server(text: &str, property: &ObjectProp<'_>) -> Result<Server, &'static str> {
+    let server = property.value.as_object().ok_or("it is not an object")?;
+    let command = only(server, "command")?
+        .ok_or("it has no command: a remote server, which the interceptor does not see")?;
+    let string = string(&command.value).ok_or("its command is not a string")?;
+    let arguments = only(server, "args")?.map(|property| {
+        let list = property.value.as_array().ok_or("its args are not a list")?;
+        let items = list.elements.iter().map(|item| self::string(item).ok_or("its args are not all strings"));
+        Ok::<_, &'static str>(Arguments {
+            range: list.start()..list.end(),
+            items: items.collect::<Result<_, &'static str>>()?,
+        })
+    });
+    let (at, line) = (string.range.end, lead(text, command.start()));
+    let place = Ok((at, format!(",{line}\"args\": ")));
+    Ok(Server { command: string, arguments: arguments.transpose()?, place })
+}
+
+/// A property that must not be there twice: which of them counts is the client's to say.
+fn only<'a, 'b>(object: &'b Object<'a>, name: &str) -> Result<Option<&'b ObjectProp<'a>>, &'static str> {
+    let mut all = object.properties.iter().filter(|property| property.name.as_str() == name);
+    let first = all.next();
+    if all.next().is_some() { Err("it has two commands or two lists of args") } else { Ok(first) }
+}
+
+fn string(value: &Value<'_>) -> Option<Text> {
+    let string = value.as_string_lit()?;
+    Some(Text { value: string.value.clone().into_owned(), range: string.start()..string.end() })
+}
+
+/// What stands before a property that is put behind the one at `at`: a line of its own, if that one has one.
+fn lead(text: &str, at: usize) -> &str {
+    let before = text.get(..at).unwrap_or_default();
+    match before.rfind('\n') {
+        Some(line) if before.get(line..).is_some_and(|line| line.trim().is_empty()) => {
+            let line =
+                if before.get(..line).is_some_and(|rest| rest.ends_with('\r')) { line - 1 } else { line };
+            before.get(line..).unwrap_or(" ")
+        }
+        _ => " ",
+    }
+}
