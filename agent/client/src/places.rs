@@ -37,6 +37,9 @@ pub enum Error {
     },
 }
 
+/// What the journals' directory has behind the database's name.
+pub const JOURNALS: &str = ".journals";
+
 /// The places of one database.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Places {
@@ -92,7 +95,7 @@ impl Places {
         };
         let db = std::path::absolute(&db).map_err(|source| Error::Make { path: db.clone(), source })?;
         let mut journals = db.clone().into_os_string();
-        journals.push(".journals");
+        journals.push(JOURNALS);
         Ok(Self {
             db,
             daemon,

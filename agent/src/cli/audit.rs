@@ -7,7 +7,10 @@ use super::{
 use anyhow::{Context, bail};
 use ringfence_auditor::verify;
 use ringfence_base::{error::chain, escape::line as printable};
-use ringfence_client::{places::Places, sessions as client};
+use ringfence_client::{
+    places::{JOURNALS, Places},
+    sessions as client,
+};
 use ringfence_session::{
     export::{self, Format},
     heads::{self, Head, Of},
@@ -16,7 +19,7 @@ use ringfence_session::{
 use ringfence_wire::mcp::{McpReply, McpRequest};
 use serde_json::Value;
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     fs::File,
     io::{self, BufRead, BufReader, BufWriter, Write},
     path::{Path, PathBuf},
@@ -40,7 +43,8 @@ pub(crate) struct Args {
 enum Command {
     /// Verifies every session against its journal and the ledger.
     ///
-    /// It finds changed, missing and truncated records and missing sessions. A session that retention removed has left a
+    /// It finds changed, missing and truncated records, missing sessions, and intents and rules that somebody else wrote. Of a
+    /// copy of a database, the journals beside the copy count. A session that retention removed has left a
     /// checkpoint and is not reported.
     #[command(after_help = "Exit status:
   0  the record is complete and unchanged
@@ -123,7 +127,8 @@ fn each_page(
 /// no problem.
 fn verify(places: &Places, heads: Option<&Path>) -> anyhow::Result<ExitCode> {
     let heads = heads.map(|file| read_heads(places, file)).transpose()?.unwrap_or_default();
-    let before = rows_by_id(places, "sessions")?;
+    let mut before = rows_by_id(places, "sessions")?;
+    let moved_from = own_journals(places, &mut before);
     let (ledgers, problems) = ledgers(places)?;
     let mut sums: HashMap<String, verify::Sums> = HashMap::new();
     each_row(places, "messages", |row| {
@@ -171,6 +176,11 @@ fn verify(places: &Places, heads: Option<&Path>) -> anyhow::Result<ExitCode> {
         }
     }
     let mut problems = problems.clone();
+    each_row(places, "unvouched", |row| {
+        let [kind, id, how] = ["kind", "id", "how"].map(|key| text(row, key));
+        problems.push(format!("{kind} {id}: its row in the database was {how}, and not by the auditor"));
+        Ok(())
+    })?;
     let named = ledgers.values().flat_map(|ledger| &ledger.sessions);
     let gone = named.filter(|(session, known)| known.removed.is_none() && !after.contains_key(*session));
     suspects.extend(gone.map(|(session, _)| (session.clone(), verify::Problem::Gone)));
@@ -203,9 +213,43 @@ fn verify(places: &Places, heads: Option<&Path>) -> anyhow::Result<ExitCode> {
     for line in &problems {
         print(&format!("{}\n", printable(line)))?;
     }
+    for from in &moved_from {
+        print(&format!(
+            "this database was made as {}: it was moved since, or is a copy; what is compared are the journals beside it\n",
+            printable(&from.to_string_lossy())
+        ))?;
+    }
     report(whole, running, &removed, &now, heads.len())?;
     print(&format!("{}\n", counted(problems.len() as u64, "problem")))?;
     Ok(if problems.is_empty() { Exit::Success } else { Exit::Failure }.into())
+}
+
+/// Has each session of a user's own database checked against the journal beside that: of a database that was moved or
+/// copied, rows name those of the place where it was made. Gives the databases' names there.
+fn own_journals(places: &Places, sessions: &mut BTreeMap<String, Value>) -> BTreeSet<PathBuf> {
+    // Journals of the daemon's database are in their users' homes.
+    if client::connect_daemon(places).is_some() {
+        return BTreeSet::new();
+    }
+    let mut others = BTreeSet::new();
+    for (session, row) in sessions {
+        let (named, own) = (PathBuf::from(text(row, "journal")), places.journal(session));
+        let same =
+            |one: &Path, other: &Path| one == other || one.canonicalize().ok() == other.canonicalize().ok();
+        let [Some(was), Some(is)] = [&named, &own].map(|journal| journal.parent()) else { continue };
+        if !named.is_absolute() || same(was, is) {
+            continue;
+        }
+        others.extend(database_of(was));
+        row["journal"] = own.to_string_lossy().into();
+    }
+    others
+}
+
+/// The database whose journals are in a directory.
+fn database_of(journals: &Path) -> Option<PathBuf> {
+    let name = journals.file_name()?.to_str()?.strip_suffix(JOURNALS)?;
+    Some(journals.with_file_name(name))
 }
 
 fn report(
@@ -291,16 +335,23 @@ fn read_heads(places: &Places, file: &Path) -> anyhow::Result<Vec<Head>> {
     } else {
         Box::new(BufReader::new(File::open(file).with_context(|| format!("cannot open {}", named()))?))
     };
-    let db = match present_heads(places)?.first() {
+    // Of one that was moved, they have the name of the place where it was.
+    let mut dbs: BTreeSet<String> = own_journals(places, &mut rows_by_id(places, "sessions")?)
+        .iter()
+        .map(|db| heads::database(db))
+        .collect();
+    dbs.insert(match present_heads(places)?.first() {
         Some(head) => head.db.clone(),
         None => heads::database(&places.db),
-    };
+    });
     let (mut found, mut other) = (Vec::new(), 0u64);
     for line in input.split(b'\n') {
         let line = line.with_context(|| format!("cannot read {}", named()))?;
         match heads::parse(&String::from_utf8_lossy(&line)) {
             // Anybody may write to the host's journal, so a head counts only if its own user or the auditor wrote it.
-            Some((head, by)) if head.db == db && by.is_none_or(|by| by == head.uid || is_auditor(by)) => {
+            Some((head, by))
+                if dbs.contains(&head.db) && by.is_none_or(|by| by == head.uid || is_auditor(by)) =>
+            {
                 found.push(head);
             }
             Some(_) => other += 1,

@@ -281,7 +281,8 @@ mod tests {
             DROP INDEX agent_calls_by_user_and_agent;
             ALTER TABLE agent_calls DROP COLUMN hook_at; ALTER TABLE agent_calls DROP COLUMN hook_failed;
             ALTER TABLE agent_calls DROP COLUMN hook_session; ALTER TABLE events DROP COLUMN lineage;
-            ALTER TABLE refusals DROP COLUMN run; DROP TABLE run_gaps; ALTER TABLE sessions DROP COLUMN client;";
+            ALTER TABLE refusals DROP COLUMN run; DROP TABLE run_gaps; ALTER TABLE sessions DROP COLUMN client;
+            DROP TABLE vouched;";
         writer.connection().execute_batch(&undo).expect("undoes");
         drop(writer);
         let writer = open(&file, 0).expect("opens").writer;

@@ -1,6 +1,6 @@
 //! Connections: for one that writes, the file is created, checked and brought up to date. Reading all rows of a question.
 
-use super::{Error, condition_columns, schema, sql};
+use super::{Error, condition_columns, schema, sql, vouched};
 use rusqlite::{Connection, OpenFlags, Params, Row, Transaction, TransactionBehavior};
 use std::{fs, path::Path, time::Duration};
 
@@ -59,6 +59,7 @@ pub(crate) fn open_existing(path: &Path) -> Result<Connection, Error> {
         step.commit().map_err(fail)?;
     }
     condition_columns::add(&mut connection).map_err(fail)?;
+    vouched::install(&mut connection).map_err(fail)?;
     Ok(connection)
 }
 

@@ -56,6 +56,8 @@ mod stderr;
 #[cfg(test)]
 mod tests;
 mod turn;
+mod unvouched;
+mod vouched;
 mod write;
 
 pub use agents::{AgentCall, AgentIntent, TraceTarget};

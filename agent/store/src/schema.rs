@@ -393,4 +393,6 @@ pub(crate) const MIGRATIONS: &[&str] = &[
     ",
     // 29
     super::mcp_schema::CLIENT,
+    // 30: copies of rows that no journal makes.
+    super::vouched::MIGRATION,
 ];

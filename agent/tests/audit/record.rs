@@ -74,6 +74,13 @@ fn changed_rows_and_sessions_that_are_gone_are_found() {
         ("UPDATE ledger SET entry = replace(entry, '\"ended\":true', '\"ended\":false')", "does not follow"),
         ("DELETE FROM ledger WHERE seq = 1", "begins with entry 2"),
         ("DELETE FROM ledger", "the ledger does not name it"),
+        ("UPDATE intent_contexts SET human_prompt = 'tidy up'", "its row in the database was changed"),
+        ("UPDATE intent_tool_calls SET sequence_order = 7 WHERE rowid = 1", "link "),
+        ("DELETE FROM intent_tool_calls WHERE rowid = 1", "was removed, and not by the auditor"),
+        (
+            "INSERT INTO policy_rules (id, name, action, created_at) VALUES ('x', 'x', 'block', '')",
+            "rule x: its row",
+        ),
     ];
     let mut home = Home::new(&[]);
     home.session();
@@ -99,6 +106,36 @@ fn changed_rows_and_sessions_that_are_gone_are_found() {
     fs::remove_file(&home.journals()[0]).expect("removed");
     home.start(&[]);
     home.finds(&[], "retention did not remove it");
+}
+
+#[test]
+fn a_copy_is_compared_with_the_journals_beside_it() {
+    let mut home = Home::new(&[]);
+    home.session();
+    let heads = home.heads("heads");
+    home.stop();
+    let moved = home.dir.path().join("moved");
+    copy(&home.data(), &moved);
+    home.start(&[]);
+    let db = moved.join("audit.db").display().to_string();
+    let made_as = format!("this database was made as {}", home.data().join("audit.db").display());
+    home.is_whole(&["--db", &db], &made_as);
+    home.is_whole(&["--db", &db, "--heads", &heads], "heads kept elsewhere compared");
+    // The live journals are no concern of the copy's, nor the copy's of theirs.
+    let journal = home.journals().remove(0);
+    let original = fs::read_to_string(&journal).expect("a journal");
+    fs::write(&journal, original.replacen("read_file", "find_file", 1)).expect("written");
+    home.is_whole(&["--db", &db], "1 session whole");
+    home.finds(&[], "does not follow");
+    fs::write(&journal, &original).expect("written");
+    let copied = moved.join("audit.db.journals").join(journal.file_name().expect("a name"));
+    fs::write(&copied, original.replacen("read_file", "find_file", 1)).expect("written");
+    home.finds(&["--db", &db], "does not follow");
+    home.is_whole(&[], "1 session whole");
+    fs::remove_file(&copied).expect("removed");
+    home.finds(&["--db", &db], "cannot be read");
+    let (said, _) = home.verify(&[]);
+    assert!(!said.contains("this database was made as"), "{said}");
 }
 
 #[test]
