@@ -1,0 +1,201 @@
+//! Calls in OCSF's form against OCSF's own schema, of which `ocsf/` has the part that is about them.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use ringfence_session::export::ocsf;
+use serde_json::{Map, Value, json};
+
+fn schema() -> Value {
+    serde_json::from_str(include_str!("ocsf/api_activity-1.3.0.json")).unwrap()
+}
+
+/// What of an event the schema does not allow, each with its place.
+fn faults(schema: &Value, event: &Value) -> Vec<String> {
+    let mut faults = Vec::new();
+    if event["metadata"]["version"] != schema["version"] {
+        faults.push(format!("metadata.version: {}", event["metadata"]["version"]));
+    }
+    let profiles = event["metadata"]["profiles"].as_array().cloned().unwrap_or_default();
+    let against = Against { schema, profiles };
+    against.object(&schema["class"], event, "event", &mut faults);
+    let [class, activity] = ["class_uid", "activity_id"].map(|key| event[key].as_i64().unwrap_or_default());
+    if event["type_uid"] != class * 100 + activity {
+        faults.push(format!("event.type_uid: {}", event["type_uid"]));
+    }
+    faults
+}
+
+struct Against<'a> {
+    schema: &'a Value,
+    /// Those that the event says it was made with.
+    profiles: Vec<Value>,
+}
+
+impl Against<'_> {
+    fn object(&self, form: &Value, value: &Value, at: &str, faults: &mut Vec<String>) {
+        let Some(fields) = value.as_object() else { return faults.push(format!("{at}: no object")) };
+        let attributes = form["attributes"].as_object().unwrap();
+        // Of an object without attributes, any are allowed.
+        if attributes.is_empty() {
+            return;
+        }
+        let has = |attribute: &Value| match &attribute["profile"] {
+            Value::Null => true,
+            profile => self.profiles.contains(profile),
+        };
+        for (name, attribute) in attributes {
+            if attribute["requirement"] == "required" && has(attribute) && !fields.contains_key(name) {
+                faults.push(format!("{at}.{name}: missing"));
+            }
+        }
+        for (name, value) in fields {
+            let at = format!("{at}.{name}");
+            match attributes.get(name).filter(|attribute| has(attribute)) {
+                None => faults.push(format!("{at}: unknown")),
+                Some(attribute) if attribute["array"] == true => match value.as_array() {
+                    None => faults.push(format!("{at}: no list")),
+                    Some(list) => list.iter().for_each(|item| self.value(attribute, item, &at, faults)),
+                },
+                Some(attribute) => self.value(attribute, value, &at, faults),
+            }
+        }
+        self.constraints(&form["constraints"], fields, at, faults);
+    }
+
+    fn constraints(&self, rules: &Value, fields: &Map<String, Value>, at: &str, faults: &mut Vec<String>) {
+        for (rule, names) in rules.as_object().into_iter().flatten() {
+            let names = names.as_array().unwrap().iter();
+            let there = names.filter(|name| fields.contains_key(name.as_str().unwrap())).count();
+            let holds = match rule.as_str() {
+                "at_least_one" => there > 0,
+                "just_one" => there == 1,
+                other => panic!("teach this test the constraint {other}"),
+            };
+            if !holds {
+                faults.push(format!("{at}: not {rule}"));
+            }
+        }
+    }
+
+    fn value(&self, attribute: &Value, value: &Value, at: &str, faults: &mut Vec<String>) {
+        if let Some(object) = attribute["object"].as_str() {
+            let form = &self.schema["objects"][object];
+            assert!(form.is_object(), "{at}: the data have no {object}: add it from OCSF's schema");
+            return self.object(form, value, at, faults);
+        }
+        let kind = &self.schema["types"][attribute["type"].as_str().unwrap()];
+        assert!(kind["regex"].is_null(), "{at}: teach this test the form of {kind}");
+        let fits = match kind["base"].as_str().unwrap() {
+            "string_t" => value.as_str().is_some_and(|text| {
+                kind["max_len"].as_u64().is_none_or(|most| text.chars().count() as u64 <= most)
+            }),
+            "integer_t" => value.as_i64().is_some_and(|number| i32::try_from(number).is_ok()),
+            "long_t" => value.is_i64(),
+            "boolean_t" => value.is_boolean(),
+            "json_t" => true,
+            other => panic!("teach this test the type {other}"),
+        };
+        let range = kind["range"]
+            .as_array()
+            .and_then(|range| Some((range.first()?.as_i64()?, range.get(1)?.as_i64()?)));
+        let in_range =
+            range.is_none_or(|(least, most)| value.as_i64().is_some_and(|n| (least..=most).contains(&n)));
+        let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        let listed =
+            attribute["enum"].as_array().is_none_or(|all| all.iter().any(|one| one == text.as_str()));
+        if !fits || !in_range || !listed {
+            faults.push(format!("{at}: {value}"));
+        }
+    }
+}
+
+/// A row of `tool_calls` as the auditor gives it.
+fn row() -> Value {
+    json!({
+        "_rowid": 1, "id": "c1", "session_id": "s1", "request_msg_id": "m1", "response_msg_id": null, "tool_name": "delete_file",
+        "arguments": { "path": "/x" }, "result": null, "error": null, "operation_type": "delete", "risk_score": 85,
+        "risk_reasons": ["destructive"], "requested_at": "2026-01-02T03:04:05.678901Z", "responded_at": null,
+        "duration_ms": null, "policy_action": "pass", "approved_by": null, "approved_at": null, "rules": [], "outcome": null,
+        "decided_by": null, "decided_at": null, "_server_name": "files", "_uid": 1000, "_client_info": null,
+    })
+}
+
+#[test]
+fn every_call_is_an_api_activity() {
+    let schema = schema();
+    let outcomes = [json!(null), json!("blocked"), json!("denied"), json!("approved"), json!("timeout")]
+        .into_iter()
+        .chain([json!("cancelled"), json!("ended"), json!("something new")]);
+    for outcome in outcomes {
+        for operation in ["read", "write", "delete", "execute", "unknown", "something new"] {
+            for action in ["pass", "flag", "pause", "block"] {
+                for (score, client) in [
+                    (0, json!(null)),
+                    (31, json!({ "name": "claude-code", "version": "2" })),
+                    (100, json!({ "name": "" })),
+                ] {
+                    let mut row = row();
+                    (row["outcome"], row["operation_type"]) = (outcome.clone(), operation.into());
+                    (row["policy_action"], row["risk_score"], row["_client_info"]) =
+                        (action.into(), score.into(), client);
+                    let event = ocsf(&row);
+                    assert_eq!(faults(&schema, &event), Vec::<String>::new(), "{event}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn answers_of_any_form_are_api_activities() {
+    let schema = schema();
+    let arguments =
+        [json!({}), json!([1]), json!("text"), json!(null), json!({ "deep": { "er": [null, 1.5] } })];
+    let answers = [
+        (json!({ "content": [] }), json!(null)),
+        (json!({ "isError": true }), json!(null)),
+        (json!(null), json!({ "code": -32602, "message": "no" })),
+        (json!(null), json!("odd")),
+    ];
+    for arguments in arguments {
+        for (result, error) in &answers {
+            let mut row = row();
+            (row["arguments"], row["result"], row["error"]) =
+                (arguments.clone(), result.clone(), error.clone());
+            (row["responded_at"], row["duration_ms"]) = ("2026-01-02T03:04:06Z".into(), 321.into());
+            (row["approved_by"], row["risk_reasons"]) = ("uid 0".into(), json!(null));
+            let event = ocsf(&row);
+            assert_eq!(faults(&schema, &event), Vec::<String>::new(), "{event}");
+        }
+    }
+}
+
+#[test]
+fn what_the_schema_does_not_allow_is_found() {
+    let (schema, whole) = (schema(), ocsf(&row()));
+    let changes: [(&str, Value, &str); 9] = [
+        ("/activity_id", json!(5), "event.activity_id: 5"),
+        ("/class_uid", json!(6004), "event.class_uid: 6004"),
+        ("/type_uid", json!(600_301), "event.type_uid: 600301"),
+        ("/time", json!("now"), "event.time: \"now\""),
+        ("/severity_id", json!(1_u64 << 40), "event.severity_id: 1099511627776"),
+        ("/metadata/version", json!("1.0.0"), "metadata.version: \"1.0.0\""),
+        ("/metadata/product", json!({ "vendor_name": "x" }), "event.metadata.product: not at_least_one"),
+        ("/src_endpoint", json!({}), "event.src_endpoint: not at_least_one"),
+        ("/actor/user", json!({ "uid": 7 }), "event.actor.user.uid: 7"),
+    ];
+    for (place, value, fault) in changes {
+        let mut event = whole.clone();
+        *event.pointer_mut(place).unwrap() = value;
+        assert!(faults(&schema, &event).contains(&fault.to_owned()), "{:?}", faults(&schema, &event));
+    }
+    let mut event = whole.clone();
+    event.as_object_mut().unwrap().remove("api");
+    event["disposition"] = "Blocked".into();
+    event["cloud"] = json!({});
+    assert_eq!(
+        faults(&schema, &event),
+        ["event.api: missing", "event.cloud: unknown", "event.disposition: unknown"],
+        "of profiles that the event was not made with"
+    );
+}
