@@ -107,6 +107,70 @@ test("approve lets the call go on", async () => {
   await card.waitFor({ state: "detached" });
 });
 
+test("a call with a name of thousands of characters is decided like any other", async () => {
+  const page = await openLive();
+  const files = await client("files");
+  const name = `delete_${"x".repeat(2_993)}`;
+  const answer = files.call(name, {});
+  const card = page.locator(".card");
+  await card.getByText("only the beginning of the tool's name").waitFor();
+  assert.ok(await card.evaluate((element) => element.scrollWidth <= element.clientWidth), "something of it is out of sight");
+  const [box, deny] = [await card.boundingBox(), await card.getByRole("button", { name: "Deny" }).boundingBox()];
+  assert.ok(box.height < 400 && deny.y + deny.height < 600, JSON.stringify([box, deny]));
+  assert.ok(await page.evaluate(() => document.documentElement.scrollWidth <= innerWidth), "it is too wide");
+  await page.keyboard.press("d");
+  const confirm = await page.locator("#confirm-yes").boundingBox();
+  assert.ok(confirm.y + confirm.height < 700, JSON.stringify(confirm));
+  await page.keyboard.press("Escape");
+  // All of it is in the call's own pane, above which the buttons stay in sight.
+  await card.locator("a.name").click();
+  const detail = page.locator("#detail");
+  assert.equal(await detail.locator("h2").textContent(), name);
+  const approve = await detail.getByRole("button", { name: "Approve" }).boundingBox();
+  assert.ok(approve.y + approve.height < 700, JSON.stringify(approve));
+  await detail.getByRole("button", { name: "Deny" }).click({ delay: 700 });
+  assert.equal((await answer).result.isError, true);
+});
+
+test("a call that the server has not seen is not said to have no answer from it", async () => {
+  const files = await client("files");
+  await files.call("read_file", { path: "/a" });
+  const held = files.call("delete_file", { path: "/tmp/x" });
+  const page = await openLive();
+  await page.locator("#calls tr").filter({ hasText: "delete_file" }).click();
+  const detail = page.locator("#detail");
+  await detail.getByText("not yet: it waits for a decision").waitFor();
+  assert.equal(await detail.getByText("no answer from the server").count(), 0);
+  // The counters are beside the pane, not behind it.
+  const [stats, pane] = [await page.locator("#stats").boundingBox(), await detail.boundingBox()];
+  assert.ok(stats.x + stats.width <= pane.x, JSON.stringify([stats, pane]));
+  await sleep(700);
+  await detail.getByRole("button", { name: "Deny" }).click();
+  assert.equal((await held).result.isError, true);
+  await detail.getByText("denied").first().waitFor();
+  assert.equal(await detail.getByText("no answer from the server").count(), 0);
+});
+
+test("news for the sessions that is shown after they were left is nobody's mistake", async () => {
+  const page = await open("about:blank");
+  const news = new Promise((resolve) => {
+    page.on("websocket", (socket) => socket.on("framereceived", ({ payload }) => String(payload).includes("read_file") && resolve()));
+  });
+  await page.clock.install();
+  await page.goto(`http://127.0.0.1:${home.port}/?view=sessions#token=${home.token}`);
+  await live(page);
+  const files = await client("files");
+  await page.clock.runFor(2_000);
+  await page.locator("#sessions tbody tr").first().waitFor();
+  await files.call("read_file", { path: "/a" });
+  await news;
+  // The view waits a moment for more of the same, and is left meanwhile.
+  await page.keyboard.press("1");
+  await row(page, "read_file").waitFor();
+  await page.clock.runFor(2_000);
+  await page.clock.resume();
+});
+
 test("deny answers the client with the reason", async () => {
   const page = await openLive();
   const files = await client("files");

@@ -2,7 +2,7 @@
 
 import { ask } from "./api.js";
 import { trying } from "./app.js";
-import { badge, block, byId, duration, el, risk, shown, timeOf, visible } from "./dom.js";
+import { badge, block, byId, duration, el, risk, shown, timeOf, verdict, visible } from "./dom.js";
 import { go, href } from "./place.js";
 import * as waiting from "./waiting.js";
 
@@ -93,6 +93,16 @@ function events(call) {
   ];
 }
 
+/** Why there is no answer, where there is none: a row's value, and a sentence. */
+function unanswered(call) {
+  const word = verdict(call);
+  if (word === "waiting") return ["not yet: it waits for a decision", "The server has not seen this call: it waits for a decision."];
+  if (["blocked", "denied", "timeout"].includes(word)) {
+    return ["not by the server, which never saw it", "The server has not seen this call."];
+  }
+  return ["no answer from the server", "The server has sent nothing for this call."];
+}
+
 function paint(call) {
   const answered = call.responded_at !== null;
   const failed = call.error !== null || call.result?.isError === true;
@@ -117,7 +127,7 @@ function paint(call) {
       call.outcome ? row("Outcome", visible(call.outcome), call.decided_by ? [" by ", ...visible(call.decided_by)] : "") : null,
       call.decided_at ? row("Decided", timeOf(call.decided_at)) : null,
       row("Asked", timeOf(call.requested_at)),
-      row("Answered", answered ? [timeOf(call.responded_at), ` after ${duration(call.duration_ms)}`] : "no answer from the server"),
+      row("Answered", answered ? [timeOf(call.responded_at), ` after ${duration(call.duration_ms)}`] : unanswered(call)[0]),
       row("Session", el("a", { href: href({ session: call.session_id, view: "calls" }) }, call.session_id.slice(0, 8))),
       row("Intent", el("a", { href: `?view=intents&session=${encodeURIComponent(call.session_id)}` }, "its chain of calls"),
         call.intent_source ? [", by ", ...visible(call.intent_source.replaceAll("_", " "))] : ""),
@@ -129,7 +139,7 @@ function paint(call) {
     el("h3", {}, "Arguments"),
     block(call.arguments),
     el("h3", {}, failed ? "Error" : "Result"),
-    answered ? answer(call.error ?? call.result) : el("p", { class: "quiet" }, "The server has sent nothing for this call."),
+    answered ? answer(call.error ?? call.result) : el("p", { class: "quiet" }, unanswered(call)[1]),
     events(call),
   );
 }

@@ -42,9 +42,10 @@ async function loadStderr() {
   const mine = open_;
   const stillOpen = () => mine === open_ && byId("stderr");
   if (!mine.session) {
+    // News may come for a view that was left meanwhile.
     const section = byId("stderr");
-    section.hidden = true;
-    section.replaceChildren();
+    if (section) section.hidden = true;
+    section?.replaceChildren();
     return;
   }
   if (mine.loading) return;

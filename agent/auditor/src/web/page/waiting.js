@@ -44,12 +44,20 @@ function make(call) {
     { class: "card", "data-id": call.id, "aria-label": "A call waits for approval" },
     el("p", { class: "line" }, risk(call.risk_score), shown("span", {}, call.server_name),
       el("a", { class: "name", href: href({ view: "calls", call: call.id }), dir: "ltr" }, visible(call.tool_name))),
+    cutName(call),
     el("div", { class: "asked" }, block(call.arguments), cut(call)),
     el("p", { class: "because" }, "because: ", visible([...call.rules, ...call.risk_reasons].join(", ") || "its score")),
     actions,
     el("span", { class: "track", "aria-hidden": "true" }, bar),
   );
   return { call, element, timer, bar, actions, over: false };
+}
+
+/** The same of its name: what follows may say something else. */
+function cutName(call) {
+  if (!call.tool_name.endsWith("…")) return null;
+  return el("p", { class: "cut" }, "This is only the beginning of the tool's name. ",
+    el("a", { href: href({ view: "calls", call: call.id }) }, "Show all of it"));
 }
 
 /** Says so where only the beginning of a call's arguments is here, and leads to all of them. */
