@@ -10,6 +10,7 @@ use ringfence_session::{
     heads::{Head, Of},
     journal::{Broken, Direction, Reader},
     ledger::{self, Known, Ledger},
+    strict,
 };
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -248,10 +249,10 @@ impl Sums {
     }
 }
 
-/// A JSON column as it arrives from the auditor: read there, written, read again.
+/// A JSON column as it arrives from the auditor: read there as the store reads it, written, read again.
 fn as_read(text: Option<&String>) -> Value {
     let Some(text) = text else { return Value::Null };
-    match serde_json::from_str::<Value>(text) {
+    match strict::value(text) {
         Ok(value) => serde_json::from_str(&value.to_string()).unwrap_or(value),
         Err(_) => Value::from(text.as_str()),
     }

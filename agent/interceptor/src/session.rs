@@ -174,7 +174,7 @@ impl<S: Write, C: Write> Session<S, C> {
             self.draft(&mut burst.draft, Time::now(), Direction::ClientToServer, body, &[], None);
             burst.push(bytes, None);
         };
-        let line = match line::read(body) {
+        let line = match line::judge(body) {
             Ok(Line::Message(Message { kind: Kind::Call(id, call), .. })) => {
                 return self.call(burst, bytes, id, call);
             }

@@ -1,6 +1,7 @@
 //! One line of MCP's stdio transport: what it is, and what in it cannot be judged. Pure: no I/O.
 
 use super::strict::{self, Ambiguity, Members};
+use ringfence_wire::depth;
 use serde_json::value::RawValue;
 use std::borrow::Cow;
 
@@ -142,16 +143,28 @@ impl<R: Into<Refusal>> From<R> for Refused {
     }
 }
 
-/// Reads one line, without its `\n`.
+/// Reads one line on record, without its `\n`: as deep as it can be read at all.
 ///
 /// # Errors
 /// [`Refused`] where the line cannot be judged. A batch is refused whole if any element is.
 pub fn read(line: &[u8]) -> Result<Line<'_>, Refused> {
+    read_within(line, depth::PARSED)
+}
+
+/// Reads one line that is to pass, without its `\n`: no deeper than what every reader of the record takes.
+///
+/// # Errors
+/// As [`read`].
+pub fn judge(line: &[u8]) -> Result<Line<'_>, Refused> {
+    read_within(line, strict::MAX_DEPTH)
+}
+
+fn read_within(line: &[u8], deepest: usize) -> Result<Line<'_>, Refused> {
     if line.iter().all(u8::is_ascii_whitespace) {
         return Ok(Line::Blank);
     }
     let text = strict::text(line)?;
-    if let Some(members) = strict::line(text, MESSAGE_KEYS)? {
+    if let Some(members) = strict::line(text, MESSAGE_KEYS, deepest)? {
         return message(&members).map(Line::Message);
     }
     let elements: Vec<&RawValue> =

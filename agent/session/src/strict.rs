@@ -4,12 +4,13 @@
 //! case, some split lines where JSON sees white space. A line whose meaning depends on who reads it cannot be judged.
 
 use super::plain;
+use ringfence_wire::depth;
 use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::{Value, value::RawValue};
 use std::{borrow::Cow, cell::Cell, collections::HashSet, fmt};
 
-/// Deepest nesting that is judged; `serde_json`'s own limit, named so that the error can say it.
-pub const MAX_DEPTH: usize = 128;
+/// Deepest nesting of what may pass and of what is shown taken apart.
+pub const MAX_DEPTH: usize = depth::MOST;
 
 /// Why a line cannot be judged.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -168,18 +169,20 @@ pub fn object<'a>(text: &'a str, meaningful: &'static [&'static str]) -> Result<
     members.unambiguous(meaningful)
 }
 
-/// Reads a line as one object, [checked](whole) whole. `None`: it is JSON, and no object.
+/// Reads a line as one object, [checked](whole) whole, that nests no deeper than `deepest`. `None`: it is JSON, and no
+/// object.
 ///
 /// # Errors
 /// [`Ambiguity`], the first one found.
 pub fn line<'a>(
     text: &'a str,
     meaningful: &'static [&'static str],
+    deepest: usize,
 ) -> Result<Option<Members<'a>>, Ambiguity> {
     if let Some(members) = plain(text) {
         return members.unambiguous(meaningful).map(Some);
     }
-    json(text)?;
+    json_within(text, deepest)?;
     if text.trim_start().starts_with('[') {
         return Ok(None);
     }
@@ -207,33 +210,53 @@ pub const RESERVED: &str = "$serde_json::private::";
 /// # Errors
 /// [`Ambiguity::DuplicateKey`], [`Ambiguity::ReservedKey`]; `text` is JSON, as [`whole`] left it.
 pub fn unique(text: &str) -> Result<(), Ambiguity> {
+    unique_within(text, depth::PARSED)
+}
+
+fn unique_within(text: &str, deepest: usize) -> Result<(), Ambiguity> {
     let found = Cell::new(None);
-    let walked = walk(text, Some(&found));
+    let walked = walk(text, Some(&found), deepest);
     match found.take() {
         Some(ambiguity) => Err(ambiguity),
-        None => walked.map_err(|e| syntax(&e)),
+        None => walked.map_err(|error| unread(text, &error, deepest)),
     }
 }
 
-/// The value of a text that every parser reads alike.
+/// The value of a text that every parser reads alike, and that can stand within a record's own JSON.
 ///
 /// # Errors
-/// Those of [`unique`], and [`Ambiguity::Syntax`].
+/// Those of [`unique`], [`Ambiguity::Syntax`], and [`Ambiguity::Depth`] beyond [`MAX_DEPTH`].
 pub fn value(text: &str) -> Result<Value, Ambiguity> {
-    unique(text)?;
+    unique_within(text, MAX_DEPTH)?;
     serde_json::from_str(text).map_err(|e| syntax(&e))
 }
 
-fn walk(text: &str, found: Option<&Cell<Option<Ambiguity>>>) -> Result<(), serde_json::Error> {
+fn walk(
+    text: &str,
+    found: Option<&Cell<Option<Ambiguity>>>,
+    deepest: usize,
+) -> Result<(), serde_json::Error> {
     let mut parser = serde_json::Deserializer::from_str(text);
-    Walk(found).deserialize(&mut parser)?;
+    Walk { found, left: deepest }.deserialize(&mut parser)?;
     parser.end()
 }
 
 /// Decodes everything and keeps nothing, so that a 10 MiB line costs no second copy. Where there is room for it, leaves
 /// the first key that stands twice in an object or is reserved.
 #[derive(Clone, Copy)]
-struct Walk<'a>(Option<&'a Cell<Option<Ambiguity>>>);
+struct Walk<'a> {
+    found: Option<&'a Cell<Option<Ambiguity>>>,
+    /// Levels that may still begin.
+    left: usize,
+}
+
+impl Walk<'_> {
+    /// The same, one level further in.
+    fn inside<E: serde::de::Error>(self) -> Result<Self, E> {
+        let left = self.left.checked_sub(1).ok_or_else(|| E::custom("nested too deep"))?;
+        Ok(Self { left, ..self })
+    }
+}
 
 impl<'de> DeserializeSeed<'de> for Walk<'_> {
     type Value = ();
@@ -266,13 +289,15 @@ impl<'de> Visitor<'de> for Walk<'_> {
         Ok(())
     }
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<(), A::Error> {
-        while seq.next_element_seed(self)?.is_some() {}
+        let inside = self.inside()?;
+        while seq.next_element_seed(inside)?.is_some() {}
         Ok(())
     }
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
-        let Some(found) = self.0 else {
-            while map.next_key_seed(self)?.is_some() {
-                map.next_value_seed(self)?;
+        let inside = self.inside()?;
+        let Some(found) = self.found else {
+            while map.next_key_seed(inside)?.is_some() {
+                map.next_value_seed(inside)?;
             }
             return Ok(());
         };
@@ -287,7 +312,7 @@ impl<'de> Visitor<'de> for Walk<'_> {
                 return Err(A::Error::custom("a key stands twice"));
             }
             seen.insert(key);
-            map.next_value_seed(self)?;
+            map.next_value_seed(inside)?;
         }
         Ok(())
     }
@@ -318,14 +343,21 @@ pub fn text(line: &[u8]) -> Result<&str, Ambiguity> {
 }
 
 /// Checks every nested string and number, and the depth.
+///
+/// # Errors
+/// [`Ambiguity::Syntax`], [`Ambiguity::Depth`].
 pub fn json(text: &str) -> Result<(), Ambiguity> {
-    // `RawValue` and `IgnoredAny` do not decode strings (lone surrogates) and numbers. The walk ends at `Value`'s depth;
-    // that this was it is looked up only then.
-    match walk(text, None) {
-        Ok(()) => Ok(()),
-        Err(_) if depth(text) > MAX_DEPTH => Err(Ambiguity::Depth),
-        Err(error) => Err(syntax(&error)),
-    }
+    json_within(text, MAX_DEPTH)
+}
+
+fn json_within(text: &str, deepest: usize) -> Result<(), Ambiguity> {
+    // `RawValue` and `IgnoredAny` do not decode strings (lone surrogates) and numbers.
+    walk(text, None, deepest).map_err(|error| unread(text, &error, deepest))
+}
+
+/// Why a walk ended early. That it was the depth is looked up only then.
+fn unread(text: &str, error: &serde_json::Error, deepest: usize) -> Ambiguity {
+    if nesting(text) > deepest { Ambiguity::Depth } else { syntax(error) }
 }
 
 /// Line ends that JSON does not know but readers of lines do: Python's text mode ends lines at CR, Node's readline also
@@ -364,7 +396,7 @@ fn hidden_line(text: &str) -> Result<(), Ambiguity> {
 }
 
 /// Deepest nesting of brackets outside strings. Counts only; the text need not be JSON.
-fn depth(text: &str) -> usize {
+fn nesting(text: &str) -> usize {
     let (mut now, mut most, mut quoted, mut escaped) = (0usize, 0usize, false, false);
     for byte in text.bytes() {
         match byte {

@@ -1,6 +1,6 @@
 //! Lines that two parsers could read differently: refused with a reason, and the next call works.
 
-use crate::support::{Client, Home, answered};
+use crate::support::{Client, Home, answered, verified};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
@@ -114,7 +114,9 @@ fn cases() -> Vec<Case> {
             "a byte-order mark",
             good.replace("read_it", "read_\u{feff}it"),
         ),
-        case(nested(5000), "null", "nested deeper than 128 levels", nested(100)),
+        case(nested(5000), "null", "nested deeper than 100 levels", nested(97)),
+        case(nested(98), "null", "nested deeper than 100 levels", nested(97)),
+        case(nested(124), "null", "nested deeper than 100 levels", nested(97)),
         case(&good[..good.len() - 1], "null", "not one JSON value", &good),
         case("tools/call", "null", "not one JSON value", &good),
         case("\"tools/call\"", "null", "not one JSON value", &good),
@@ -307,4 +309,33 @@ fn a_batch_goes_whole_or_not_at_all() {
     assert_eq!(String::from_utf8_lossy(&home.received()), good + &crate::support::call("5", "read_it"));
     let outcomes: Vec<Value> = home.calls(&[]).into_iter().map(|row| row["outcome"].clone()).collect();
     assert_eq!(outcomes, [Value::Null, Value::Null, "blocked".into(), "blocked".into(), Value::Null]);
+}
+
+#[test]
+fn no_reader_of_the_record_ends_at_a_deep_message() {
+    let (home, mut client) = Home::with_client(&[], &[]);
+    client.send(nested(97) + "\n");
+    assert_eq!(client.out.line(), answered("9"));
+    for (id, tool) in [("1", "read_deep"), ("2", "read_deeper"), ("3", "read_deepest")] {
+        client.call(id, tool);
+        assert!(client.out.line().contains("[[[["), "the server's answers pass");
+    }
+    client.works("4");
+    assert!(client.end().success());
+    let rows = home.calls(&[]);
+    assert_eq!(rows.len(), 5);
+    assert!(rows[0]["arguments"]["a"].is_array(), "what may pass is shown taken apart");
+    let whole = |row: &Value| {
+        let id = row["id"].as_str().expect("an id");
+        let shown = home.output(&["mcp", "calls", id, "--json", "--db", &home.text("audit.db")]);
+        serde_json::from_str::<Value>(&shown).expect("JSON")["result"].clone()
+    };
+    assert!(whole(&rows[1])["a"].is_array(), "as deep as what may pass");
+    assert!(whole(&rows[2]).as_str().is_some_and(|text| text.starts_with(r#"{"a":[[["#)), "the text it is");
+    assert!(whole(&rows[3])["ringfence_unread"].is_string(), "what nobody parses");
+    assert!(verified(&home, 1));
+    for form in ["ndjson", "ocsf", "cef", "sql"] {
+        let text = home.output(&["audit", "export", "--format", form, "--db", &home.text("audit.db")]);
+        assert!(text.contains("read_deepest"), "{form}");
+    }
 }

@@ -19,6 +19,8 @@ BARE = {
     "read_bare_list": '"result":["a",{"b":1.10}]',
     "read_bare_error": '"error":"it is bare"',
 }
+# Levels of arrays in an object in a result.
+DEEP = {"read_deep": 90, "read_deeper": 125, "read_deepest": 400}
 kept = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
 
@@ -44,6 +46,10 @@ def answer(line):
         return
     if isinstance(tool, str) and tool in BARE:
         say('{"jsonrpc":"2.0","id":%s,%s}\n' % (json.dumps(call), BARE[tool]))
+        return
+    if isinstance(tool, str) and tool in DEEP:
+        nested = "[" * DEEP[tool] + "]" * DEEP[tool]
+        say('{"jsonrpc":"2.0","id":%s,"result":{"a":%s}}\n' % (json.dumps(call), nested))
         return
     if tool == "read_garbage":
         say('this is not JSON\n\n{"jsonrpc":"2.0","id":"nobody","result":{}}\n')

@@ -27,6 +27,7 @@ pub mod agent;
 pub mod audit;
 pub mod calls;
 pub mod conn;
+pub mod depth;
 pub mod ending;
 pub mod event;
 pub mod frame;

@@ -1,6 +1,7 @@
 //! Lines as they are understood, refused and outlined.
 
-use super::{Id, Kind, Line, Refusal, Refused, read};
+use super::{Id, Kind, Line, Refusal, Refused, judge, read};
+use crate::strict::Ambiguity;
 
 fn kind(line: &str) -> String {
     match read(line.as_bytes()) {
@@ -34,6 +35,23 @@ fn messages_are_what_they_are() {
     for (line, expected) in cases {
         assert_eq!(kind(line), expected, "{line}");
     }
+}
+
+#[test]
+fn a_call_that_passed_an_earlier_version_is_read_as_it_was() {
+    let line = |depth: usize| {
+        let (open, close) = ("[".repeat(depth), "]".repeat(depth));
+        format!(
+            r#"{{"id":1,"method":"tools/call","params":{{"name":"x","arguments":{{"a":{open}{close}}}}}}}"#
+        )
+    };
+    let too_deep = |read: Result<Line<'_>, Refused>| {
+        matches!(read, Err(Refused { reason: Refusal::Ambiguous(Ambiguity::Depth), .. }))
+    };
+    assert!(judge(line(97).as_bytes()).is_ok());
+    assert!(too_deep(judge(line(98).as_bytes())));
+    assert!(read(line(124).as_bytes()).is_ok());
+    assert!(too_deep(read(line(125).as_bytes())));
 }
 
 #[test]

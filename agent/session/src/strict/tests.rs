@@ -1,6 +1,7 @@
 //! JSON that is judged, and JSON that is refused.
 
-use super::{Ambiguity, object, unique, value, whole};
+use super::{Ambiguity, MAX_DEPTH, object, unique, value, whole};
+use ringfence_wire::depth;
 
 const KEYS: &[&str] = &["method", "params", "id"];
 
@@ -64,6 +65,20 @@ fn a_key_that_our_parser_reads_as_something_else_is_refused_at_any_depth() {
         assert!(value(text).is_err(), "{text}");
     }
     assert_eq!(value(r#"{"$serde_json":1}"#), Ok(serde_json::json!({"$serde_json": 1})));
+}
+
+#[test]
+fn what_may_pass_leaves_room_for_what_a_record_puts_around_it() {
+    let nested = |depth: usize| "[".repeat(depth) + &"]".repeat(depth);
+    assert!(whole(nested(MAX_DEPTH).as_bytes()).is_ok() && value(&nested(MAX_DEPTH)).is_ok());
+    let deeper = nested(MAX_DEPTH + 1);
+    assert_eq!(whole(deeper.as_bytes()), Err(Ambiguity::Depth));
+    assert_eq!(value(&deeper), Err(Ambiguity::Depth));
+    let around = format!("{}{}{}", "[".repeat(depth::AROUND), nested(MAX_DEPTH), "]".repeat(depth::AROUND));
+    assert!(serde_json::from_str::<serde_json::Value>(&around).is_ok());
+    // What is on record already is read as far as it can be.
+    assert_eq!(unique(&nested(depth::PARSED)), Ok(()));
+    assert_eq!(unique(&nested(depth::PARSED + 1)), Err(Ambiguity::Depth));
 }
 
 proptest::proptest! {

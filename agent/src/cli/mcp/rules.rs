@@ -249,7 +249,7 @@ fn test(file: &PathBuf, call: &str, server: &str, first: bool, json: bool) -> an
 fn parse_call(text: &str) -> anyhow::Result<(String, Value)> {
     let value: Value = strict::value(text).context("--call cannot be judged")?;
     if value.get("method").is_some() {
-        return match line::read(text.as_bytes()).context("the interceptor would refuse this message")? {
+        return match line::judge(text.as_bytes()).context("the interceptor would refuse this message")? {
             Line::Message(line::Message { kind: Kind::Call(_, call), .. }) => Ok((call.name, call.value)),
             _ => bail!("--call holds a message that is not a tools/call"),
         };
