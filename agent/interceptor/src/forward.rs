@@ -286,10 +286,10 @@ fn from_client(session: &PipeSession, limit: usize) {
         let outcome = match lines.next_lines() {
             Ok(Taken::End) | Err(_) => return,
             Ok(Taken::Line(lines)) => session.client_lines(lines),
-            Ok(Taken::Overlong(_)) => {
+            Ok(Taken::Overlong(start)) => {
                 let reason = format!("a line longer than {limit} bytes cannot be judged");
                 let _ = session.record(&Entry::Note { at: now(), text: format!("not forwarded: {reason}") });
-                let answered = session.to_client(answer::invalid(None, &reason).as_bytes());
+                let answered = session.answer_refused(start, &reason);
                 answered.and_then(|()| lines.rest(|_| Ok(())))
             }
         };

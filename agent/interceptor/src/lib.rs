@@ -8,6 +8,7 @@
 //! | `server_stdin`, `client_stdout` | the pipe to the server, and whether it is read; the pipe to the client |
 //! | `judged` | a tool call and what was decided about it |
 //! | `held` | calls that wait for a person, bounded in bytes |
+//! | `outstanding` | ids of the client's requests that the server did not answer yet |
 //! | `answer` | messages that the interceptor makes itself |
 //! | `link` | the link to the auditor; starts a user's auditor if none runs |
 //! | `rule_file` | what changes of the rule file do to the rules in force |
@@ -27,6 +28,7 @@ pub mod guard;
 pub mod held;
 pub mod judged;
 pub mod link;
+pub(crate) mod outstanding;
 pub mod rule_file;
 pub mod seen;
 pub(crate) mod server_stdin;

@@ -5,6 +5,7 @@ use super::{
     client_stdout::ClientStdout,
     held::{HeldCall, HeldCalls},
     judged::JudgedCall,
+    outstanding::Outstanding,
     seen::SeenTools,
 };
 use ringfence_base::clock::{now_micros, since_boot};
@@ -13,8 +14,8 @@ use ringfence_session::{
     draft::{Draft, Verdict},
     hints::ToolHints,
     journal::{Direction, Entry, Journal},
-    line::{self, Call, Id, Kind, Line, Message},
-    notice, risk,
+    line::{self, Call, Id, Kind, Line, Message, Refused},
+    notice, repair, risk,
     rules::Rule,
     ruleset::RuleSet,
 };
@@ -87,6 +88,8 @@ pub struct Session<S, C> {
     /// What the server says of its tools.
     hints: Mutex<ToolHints>,
     held: Mutex<HeldCalls>,
+    /// What the server has of the client's and did not answer.
+    outstanding: Mutex<Outstanding>,
     server: Mutex<Option<S>>,
     client: Mutex<ClientStdout<C>>,
     /// What of the client's lines is under way, and of the server's; kept for their memory.
@@ -110,6 +113,21 @@ fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// A line without its end.
+#[derive(Debug, Clone, Copy)]
+struct Body<'a> {
+    /// As it is judged, recorded and forwarded.
+    text: &'a [u8],
+    /// As it came, where that is another text, and how many places were repaired.
+    came: Option<(&'a [u8], u32)>,
+}
+
+impl<'a> From<&'a [u8]> for Body<'a> {
+    fn from(text: &'a [u8]) -> Self {
+        Self { text, came: None }
+    }
+}
+
 /// One moment on both clocks.
 #[derive(Debug, Clone, Copy)]
 struct Time {
@@ -122,6 +140,20 @@ struct Time {
 impl Time {
     fn now() -> Self {
         Self { at: now_micros(), boot: since_boot() }
+    }
+}
+
+fn without_end(line: &[u8]) -> &[u8] {
+    line.strip_suffix(b"\n").unwrap_or(line)
+}
+
+/// Whether no id of a line that was repaired was a part of that: it would not be the one that the client waits for.
+fn has_ids_of_before(line: &Line<'_>) -> bool {
+    let of_before = |message: &Message<'_>| !matches!(message.id(), Some(Id::String(text)) if text.contains(char::REPLACEMENT_CHARACTER));
+    match line {
+        Line::Blank => true,
+        Line::Message(message) => of_before(message),
+        Line::Batch(messages) => messages.iter().all(of_before),
     }
 }
 
@@ -142,6 +174,7 @@ impl<S: Write, C: Write> Session<S, C> {
             journal: Mutex::new(journal),
             rules: RuleSet::new(rules),
             seen: Mutex::new(seen),
+            outstanding: Mutex::default(),
             hints: Mutex::default(),
             server: Mutex::new(Some(server)),
             client: Mutex::new(ClientStdout::new(client)),
@@ -169,16 +202,72 @@ impl<S: Write, C: Write> Session<S, C> {
     /// A line from the client, its `\n` included if it had one. What may go on is put off to the burst's end; whatever else
     /// becomes of a line comes after those before it.
     fn handle_line(&self, burst: &mut Burst, bytes: &[u8]) -> io::Result<()> {
-        let body = bytes.strip_suffix(b"\n").unwrap_or(bytes);
+        let body = without_end(bytes);
+        match line::judge(body) {
+            Ok(line) => self.judged_line(burst, bytes, body.into(), line),
+            Err(refused) => self.unjudged_line(burst, bytes, body, &refused),
+        }
+    }
+
+    /// A line that cannot be judged as it is: repaired, where that has one meaning; else refused.
+    fn unjudged_line(
+        &self,
+        burst: &mut Burst,
+        bytes: &[u8],
+        body: &[u8],
+        refused: &Refused,
+    ) -> io::Result<()> {
+        if let Some((repaired, many)) = repair::lone_surrogates(bytes) {
+            let text = without_end(&repaired);
+            if let Ok(line) = line::judge(text)
+                && has_ids_of_before(&line)
+            {
+                return self.judged_line(burst, &repaired, Body { text, came: Some((body, many)) }, line);
+            }
+        }
+        self.flush(burst)?;
+        if self.options.lenient {
+            self.record_message_or_warn(Direction::ClientToServer, body, None);
+            self.record_or_warn(&Entry::Note {
+                at: now_micros(),
+                text: format!("forwarded unjudged: {refused}"),
+            });
+            let mut outstanding = lock(&self.outstanding);
+            line::request_ids(body).iter().for_each(|id| outstanding.add(id));
+            drop(outstanding);
+            return self.to_server(bytes);
+        }
+        let why = refused.to_string();
+        self.record_message_or_warn(Direction::ClientToServer, body, Some(&why));
+        self.answer_refused(body, &why)
+    }
+
+    /// Answers the requests of a line, or of the beginning of one, that was refused: under their ids, so that no client waits
+    /// for what will not come. One whose id is that of a request which the server has, or which is held, has an answer to come;
+    /// ours would be taken for that.
+    ///
+    /// # Errors
+    /// Those of writing to the client.
+    pub(crate) fn answer_refused(&self, line: &[u8], why: &str) -> io::Result<()> {
+        let mut ids = line::request_ids(line);
+        ids.retain(|id| !lock(&self.outstanding).has(id) && lock(&self.held).of(id).is_empty());
+        if ids.is_empty() {
+            return self.to_client(answer::invalid(None, why).as_bytes());
+        }
+        ids.iter().try_for_each(|id| self.to_client(answer::invalid(Some(id), why).as_bytes()))
+    }
+
+    /// A line that can be judged. `bytes` has its `\n`, `body` has not.
+    fn judged_line(&self, burst: &mut Burst, bytes: &[u8], body: Body<'_>, line: Line<'_>) -> io::Result<()> {
         let message = |burst: &mut Burst| {
             self.draft(&mut burst.draft, Time::now(), Direction::ClientToServer, body, &[], None);
             burst.push(bytes, None);
         };
-        let line = match line::judge(body) {
-            Ok(Line::Message(Message { kind: Kind::Call(id, call), .. })) => {
-                return self.call(burst, bytes, id, call);
+        match line {
+            Line::Message(Message { kind: Kind::Call(id, call), .. }) => {
+                self.call(burst, bytes, body, id, call)
             }
-            Ok(Line::Message(Message { kind: Kind::Notification(method), params }))
+            Line::Message(Message { kind: Kind::Notification(method), params })
                 if method == "notifications/cancelled" =>
             {
                 // What it cancels may be in the burst's way, or be held: it takes effect where it stands.
@@ -189,30 +278,22 @@ impl<S: Write, C: Write> Session<S, C> {
                     return Ok(());
                 }
                 message(burst);
-                return Ok(());
+                Ok(())
             }
-            Ok(Line::Message(_)) => {
+            Line::Message(sent) => {
+                if let Some(id) = sent.request_id() {
+                    lock(&self.outstanding).add(id);
+                }
                 message(burst);
-                return Ok(());
+                Ok(())
             }
-            line => line,
-        };
-        self.flush(burst)?;
-        match line {
-            Ok(Line::Batch(messages)) => self.batch(bytes, &messages),
-            Ok(_) => self.to_server(bytes),
-            Err(refused) if self.options.lenient => {
-                self.record_message_or_warn(Direction::ClientToServer, body, None);
-                self.record_or_warn(&Entry::Note {
-                    at: now_micros(),
-                    text: format!("forwarded unjudged: {refused}"),
-                });
+            Line::Batch(messages) => {
+                self.flush(burst)?;
+                self.batch(bytes, body, &messages)
+            }
+            Line::Blank => {
+                self.flush(burst)?;
                 self.to_server(bytes)
-            }
-            Err(refused) => {
-                let why = refused.to_string();
-                self.record_message_or_warn(Direction::ClientToServer, body, Some(&why));
-                self.to_client(answer::invalid(refused.id.as_ref(), &why).as_bytes())
             }
         }
     }
@@ -226,16 +307,23 @@ impl<S: Write, C: Write> Session<S, C> {
         JudgedCall { id, tool, risk, judgement }
     }
 
-    fn call(&self, burst: &mut Burst, bytes: &[u8], id: Id, call: Call<'_>) -> io::Result<()> {
+    fn call(
+        &self,
+        burst: &mut Burst,
+        bytes: &[u8],
+        body: Body<'_>,
+        id: Id,
+        call: Call<'_>,
+    ) -> io::Result<()> {
         let judged = self.judge(id, call.name, &call.value);
         let verdict = judged.verdict(0);
-        let body = bytes.strip_suffix(b"\n").unwrap_or(bytes);
         if let Some(why) = &self.options.unrecorded {
             notice::print(&format!("the call of {:?} is not in the database: {why}", judged.tool));
         }
         let action = judged.judgement.action;
         if action < Action::Pause {
             self.draft(&mut burst.draft, Time::now(), Direction::ClientToServer, body, &[verdict], None);
+            lock(&self.outstanding).add(&judged.id);
             burst.push(bytes, Some(judged));
             return Ok(());
         }
@@ -280,8 +368,7 @@ impl<S: Write, C: Write> Session<S, C> {
     }
 
     /// A batch goes on whole or not at all: its calls cannot be held one by one.
-    fn batch(&self, bytes: &[u8], messages: &[Message<'_>]) -> io::Result<()> {
-        let body = bytes.strip_suffix(b"\n").unwrap_or(bytes);
+    fn batch(&self, bytes: &[u8], body: Body<'_>, messages: &[Message<'_>]) -> io::Result<()> {
         let calls: Vec<_> = messages
             .iter()
             .enumerate()
@@ -319,6 +406,9 @@ impl<S: Write, C: Write> Session<S, C> {
             if unrecorded {
                 self.gap.store(true, Ordering::Relaxed);
             }
+            let mut outstanding = lock(&self.outstanding);
+            messages.iter().filter_map(Message::request_id).for_each(|id| outstanding.add(id));
+            drop(outstanding);
             return self.to_server(bytes);
         }
         calls.iter().try_for_each(|(_, call)| {

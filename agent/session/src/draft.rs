@@ -46,6 +46,8 @@ pub struct Message<'a> {
     pub refused: Option<&'a str>,
     /// What a batch consists of, if it is one.
     pub outline: Option<&'a Outline>,
+    /// Halves of surrogate pairs that were replaced before anything else was done with the line.
+    pub repaired: u32,
 }
 
 /// What was decided about a call in it: [`super::journal::Judged`], borrowed.
@@ -148,6 +150,10 @@ impl Draft {
         if let Some(outline) = message.outline {
             self.put(br#","outline":"#);
             self.json(outline);
+        }
+        if message.repaired > 0 {
+            self.put(br#","repaired":"#);
+            self.json(&message.repaired);
         }
         self.put(b"}");
         self.end();

@@ -129,6 +129,9 @@ pub enum Entry {
         /// What pairs it with another message, where its text is cut.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         outline: Option<Outline>,
+        /// Halves of surrogate pairs ([`super::repair`]) that were replaced by U+FFFD, in what was forwarded as in `raw`.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        repaired: u32,
     },
     /// What became of a paused call.
     Decision {
@@ -209,9 +212,8 @@ pub fn is_name(text: &str) -> bool {
         && uuid::Uuid::try_parse(text).is_ok()
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's way to ask")]
-const fn is_zero(number: &u64) -> bool {
-    *number == 0
+fn is_zero<N: Default + PartialEq>(number: &N) -> bool {
+    *number == N::default()
 }
 
 /// The writing side.

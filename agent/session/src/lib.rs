@@ -42,6 +42,7 @@ mod mentions;
 pub mod notice;
 pub mod plain;
 pub mod reload;
+pub mod repair;
 pub mod risk;
 pub mod rows;
 pub mod rules;

@@ -17,7 +17,7 @@ const CALL_KEYS: &[&str] = &["name", "arguments", "_meta"];
 pub enum Id {
     /// A string, unescaped.
     String(String),
-    /// A number: whole numbers that a double holds exactly in one spelling (`1.0` is `1`), others as written.
+    /// A number: whole numbers that a double holds exactly in one spelling (`1.0` is `1`, `-0` is `0`), others as written.
     Number(String),
     /// `null`.
     Null,
@@ -41,8 +41,9 @@ impl Id {
                     return Some(Self::Number(whole.to_string()));
                 }
                 match number.as_f64() {
+                    // Plus zero, since the zero of most languages has no sign.
                     Some(n) if n.fract() == 0.0 && n.abs() < EXACT as f64 => {
-                        Some(Self::Number(format!("{n:.0}")))
+                        Some(Self::Number(format!("{:.0}", n + 0.0)))
                     }
                     _ => Some(Self::Number(text.to_owned())),
                 }
@@ -215,6 +216,24 @@ fn understand<'a>(members: &Members<'a>, id: Option<Option<Id>>) -> Result<Messa
     Ok(Message { kind, params })
 }
 
+impl Message<'_> {
+    /// The id of a request or an answer.
+    pub const fn id(&self) -> Option<&Id> {
+        match &self.kind {
+            Kind::Call(id, _) | Kind::Request(id, _) | Kind::Response(id, _) => Some(id),
+            Kind::Notification(_) => None,
+        }
+    }
+
+    /// The same of a request.
+    pub const fn request_id(&self) -> Option<&Id> {
+        match &self.kind {
+            Kind::Call(id, _) | Kind::Request(id, _) => Some(id),
+            Kind::Response(..) | Kind::Notification(_) => None,
+        }
+    }
+}
+
 /// What pairs a message with another, where all of it cannot be judged: too odd for [`read`], or cut.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Outline {
@@ -226,29 +245,40 @@ pub struct Outline {
 
 /// Longest id that an outline has, bytes.
 const LONGEST_OUTLINED: usize = 1024;
+/// Most requests of a batch that are answered one by one when it is refused.
+const MOST_ANSWERED: usize = 1024;
 
-/// The outline of an object, by brackets and strings alone: the rest need not be there, nor be JSON. Nothing where it has
-/// two ids, none, or is not one of request, result and error.
-pub fn outline(text: &str) -> Option<Outline> {
-    let bytes = text.trim_start().as_bytes();
+/// A member of an object's own that tells what a message is.
+enum Told<'a> {
+    /// A key that is `id`, whatever its case: the key, and its value as it stands.
+    Id(String, &'a [u8]),
+    /// `method`, `result` or `error`.
+    Member(String),
+}
+
+/// What an object says of itself, by brackets and strings alone: the rest need not be there, nor be JSON. `None` where a
+/// key cannot be read, or a value is cut that tells which message this is.
+fn told(bytes: &[u8]) -> Option<Vec<Told<'_>>> {
     let string_end = |from: usize| {
         let mut at = from + 1;
-        while *bytes.get(at)? != b'"' {
-            at += if bytes[at] == b'\\' { 2 } else { 1 };
+        loop {
+            at += memchr::memchr2(b'"', b'\\', bytes.get(at..)?)?;
+            if bytes.get(at) == Some(&b'"') {
+                return Some(at + 1);
+            }
+            at += 2;
         }
-        Some(at + 1)
     };
-    let spaces = |from: usize| {
-        from + bytes[from.min(bytes.len())..].iter().take_while(|byte| byte.is_ascii_whitespace()).count()
-    };
-    let (mut at, mut depth, mut ids, mut members) = (0, 0usize, Vec::new(), Vec::new());
+    let rest = |from: usize| bytes.get(from..).unwrap_or_default();
+    let spaces = |from: usize| from + rest(from).iter().take_while(|byte| byte.is_ascii_whitespace()).count();
+    let (mut at, mut depth, mut all) = (0, 0usize, Vec::new());
     while let Some(byte) = bytes.get(at) {
         match byte {
             b'{' | b'[' => depth += 1,
             b'}' | b']' => depth = depth.saturating_sub(1),
             b'"' => {
                 let Some(end) = string_end(at) else { break };
-                let key = &bytes[at..end];
+                let key = bytes.get(at..end)?;
                 at = end;
                 let colon = spaces(at);
                 if depth != 1 || bytes.get(colon) != Some(&b':') {
@@ -257,13 +287,13 @@ pub fn outline(text: &str) -> Option<Outline> {
                 let key: String = serde_json::from_slice(key).ok()?;
                 let value = spaces(colon + 1);
                 if ["method", "result", "error"].contains(&key.as_str()) {
-                    members.push(key);
-                } else if key == "id" {
+                    all.push(Told::Member(key));
+                } else if key.eq_ignore_ascii_case("id") {
                     let end = match bytes.get(value)? {
                         b'"' => string_end(value)?,
-                        _ => value + bytes[value..].iter().take_while(|b| !b",}] \t\r\n".contains(b)).count(),
+                        _ => value + rest(value).iter().take_while(|b| !b",}] \t\r\n".contains(b)).count(),
                     };
-                    ids.push(bytes.get(value..end).filter(|id| id.len() <= LONGEST_OUTLINED)?);
+                    all.push(Told::Id(key, bytes.get(value..end)?));
                 }
                 at = value;
                 continue;
@@ -272,9 +302,66 @@ pub fn outline(text: &str) -> Option<Outline> {
         }
         at += 1;
     }
+    Some(all)
+}
+
+/// The id of a bounded length that is written so.
+fn outlined(id: &[u8]) -> Option<Id> {
+    let raw: &RawValue = serde_json::from_slice(id).ok().filter(|_| id.len() <= LONGEST_OUTLINED)?;
+    Id::parse(raw.get())
+}
+
+/// The outline of an object. Nothing where it has two ids, none, or is not one of request, result and error.
+pub fn outline(text: &str) -> Option<Outline> {
+    let (mut ids, mut members) = (Vec::new(), Vec::new());
+    for told in told(text.trim_start().as_bytes())? {
+        match told {
+            Told::Id(key, id) if key == "id" => ids.push(id),
+            Told::Id(..) => {}
+            Told::Member(member) => members.push(member),
+        }
+    }
     let ([id], [member]) = (ids.as_slice(), members.as_slice()) else { return None };
-    let raw: &RawValue = serde_json::from_slice(id).ok()?;
-    Some(Outline { id: Id::parse(raw.get())?.to_json(), member: member.clone() })
+    Some(Outline { id: outlined(id)?.to_json(), member: member.clone() })
+}
+
+/// Ids under which a client's line that was refused can be answered: those of its requests, as far as they can be read.
+/// What has two ids, or one that some parser takes for it, has none, and neither has an answer of the client's.
+pub fn request_ids(line: &[u8]) -> Vec<Id> {
+    let line = line.trim_ascii_start();
+    let line = line.strip_prefix("\u{feff}".as_bytes()).unwrap_or(line);
+    if !line.starts_with(b"[") {
+        return request_id(line).into_iter().collect();
+    }
+    let elements: Vec<&RawValue> = serde_json::from_slice(line).unwrap_or_default();
+    let of = |element: &&RawValue| request_id(element.get().as_bytes());
+    elements.iter().filter_map(of).take(MOST_ANSWERED).collect()
+}
+
+fn request_id(object: &[u8]) -> Option<Id> {
+    let (mut ids, mut is_request) = (Vec::new(), false);
+    for told in told(object)? {
+        match told {
+            Told::Id(key, id) => ids.push((key, id)),
+            Told::Member(member) => is_request |= member == "method",
+        }
+    }
+    let [(key, id)] = ids.as_slice() else { return None };
+    outlined(id).filter(|id| is_request && key == "id" && *id != Id::Null)
+}
+
+/// The id that a line of the server's answers, where it is one answer.
+pub fn answered_id(line: &[u8]) -> Option<Id> {
+    let (mut ids, mut is_answer) = (Vec::new(), true);
+    for told in told(line.trim_ascii_start())? {
+        match told {
+            Told::Id(key, id) if key == "id" => ids.push(id),
+            Told::Id(..) => {}
+            Told::Member(member) => is_answer &= member != "method",
+        }
+    }
+    let [id] = ids.as_slice() else { return None };
+    outlined(id).filter(|_| is_answer)
 }
 
 impl Outline {

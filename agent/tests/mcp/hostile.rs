@@ -35,20 +35,22 @@ fn cases() -> Vec<Case> {
     const DELETE: &str = r#""name":"delete_it","#;
     let good = with(ID, NAME);
     let batch = |second: &str| format!("[{},{second}]", with(r#""id":9,"#, NAME));
+    // The server answers no batch: these are in flight to the end.
+    let batches = format!("[{},{}]", with(r#""id":"a","#, NAME), with(r#""id":"b","#, NAME));
     let twice = "stands twice in one object";
     let folds = "parsers that fold case";
     let hidden = "sees a second message inside this one";
     let mut cases = vec![
         case(with(ID, r#""name":"read_it","name":"delete_it","#), "9", twice, &good),
         case(with(r#""id":9,"id":10,"#, NAME), "null", twice, &good),
-        case(with(r#""id":9,"method":"ping","#, NAME), "null", twice, &good),
-        case(with(r#""id":9,"params":{"name":"delete_it"},"#, NAME), "null", twice, &good),
+        case(with(r#""id":9,"method":"ping","#, NAME), "9", twice, &good),
+        case(with(r#""id":9,"params":{"name":"delete_it"},"#, NAME), "9", twice, &good),
         case(with(ID, r#""name":"read_it","n\u0061me":"delete_it","#), "9", twice, &good),
         case(with(r#""id":9,"\u0069d":10,"#, NAME), "null", twice, &good),
         case(with(ID, r#""name":"read_it","Name":"delete_it","#), "9", folds, &good),
         case(with(ID, r#""name":"read_it","Arguments":{"sql":"DROP TABLE t"},"#), "9", folds, &good),
-        case(with(r#""id":9,"Method":"ping","#, NAME), "null", folds, &good),
-        case(with(r#""id":9,"param\u017f":{"name":"delete_it"},"#, NAME), "null", folds, &good),
+        case(with(r#""id":9,"Method":"ping","#, NAME), "9", folds, &good),
+        case(with(r#""id":9,"param\u017f":{"name":"delete_it"},"#, NAME), "9", folds, &good),
         case(
             r#"{"jsonrpc":"2.0","id":9,"method":"tools/call","params":{"name":"read_it","arguments":{"sql":"DROP TABLE t","sql":"SELECT 1"}}}"#,
             "9",
@@ -81,52 +83,51 @@ fn cases() -> Vec<Case> {
             "arguments that are not an object",
             &good,
         ),
-        case(batch(&with("", DELETE)), "null", "has no id", batch(&with(r#""id":"b","#, NAME))),
+        case(batch(&with("", DELETE)), "9", "has no id", &batches),
         case("[]", "null", "an empty batch", &good),
-        case(batch("[]"), "null", "not one JSON value", batch(&with(r#""id":"b","#, NAME))),
+        case(batch("[]"), "9", "not one JSON value", &batches),
         case(format!("{good} {}", with(r#""id":10,"#, DELETE)), "null", "not one JSON value", &good),
         case(format!("{good}{}", with(r#""id":10,"#, DELETE)), "null", "not one JSON value", &good),
         case(
-            good.replace("{}", r#"{"a":"\ud800"}"#),
-            "null",
-            "not one JSON value",
-            good.replace("{}", r#"{"a":"\ud83d\ude00"}"#),
-        ),
-        case(
             good.replace("{}", r#"{"a":NaN}"#),
-            "null",
+            "9",
             "not one JSON value",
             good.replace("{}", r#"{"a":"NaN"}"#),
         ),
-        case(good.replace("{}", r#"{"a":-Infinity}"#), "null", "not one JSON value", &good),
-        case(good.replace("{}", "{'a':1}"), "null", "not one JSON value", &good),
-        case(good.replace("{}", r#"{"a":1,}"#), "null", "not one JSON value", &good),
-        case(good.replace("{}", "{/* x */}"), "null", "not one JSON value", &good),
+        case(good.replace("{}", r#"{"a":-Infinity}"#), "9", "not one JSON value", &good),
+        case(good.replace("{}", "{'a':1}"), "9", "not one JSON value", &good),
+        case(good.replace("{}", r#"{"a":1,}"#), "9", "not one JSON value", &good),
+        case(good.replace("{}", "{/* x */}"), "9", "not one JSON value", &good),
         case(
             good.replace("{}", "{\"a\":\"\t\"}"),
-            "null",
+            "9",
             "not one JSON value",
             good.replace("{}", r#"{"a":"\t"}"#),
         ),
-        case(
-            format!("\u{feff}{good}"),
-            "null",
-            "a byte-order mark",
-            good.replace("read_it", "read_\u{feff}it"),
-        ),
-        case(nested(5000), "null", "nested deeper than 100 levels", nested(97)),
-        case(nested(98), "null", "nested deeper than 100 levels", nested(97)),
-        case(nested(124), "null", "nested deeper than 100 levels", nested(97)),
-        case(&good[..good.len() - 1], "null", "not one JSON value", &good),
+        case(format!("\u{feff}{good}"), "9", "a byte-order mark", good.replace("read_it", "read_\u{feff}it")),
+        case(nested(5000), "9", "nested deeper than 100 levels", nested(97)),
+        case(nested(98), "9", "nested deeper than 100 levels", nested(97)),
+        case(nested(124), "9", "nested deeper than 100 levels", nested(97)),
+        case(&good[..good.len() - 1], "9", "not one JSON value", &good),
         case("tools/call", "null", "not one JSON value", &good),
         case("\"tools/call\"", "null", "not one JSON value", &good),
+        // Half a pair is repaired, except in an id: the client waits for what it sent, and nothing else is that.
+        case(
+            with(r#""id":"\ud83c","#, NAME),
+            "null",
+            "not one JSON value",
+            with(r#""id":9,"x":"\ud83c\udf89","#, NAME),
+        ),
+        // An id of another case is one to some.
+        case(with(r#""id":9,"ID":10,"#, NAME), "null", folds, &good),
+        case(r#"{"jsonrpc":"2.0","id":9,"result":{},"error":{}}"#, "null", "both result and error", &good),
         case(b"\0", "null", "not one JSON value", &good),
     ];
     // Bytes that are no UTF-8: a stray one, an overlong slash, a surrogate.
     for bytes in [&b"\xff"[..], b"\xc0\xaf", b"\xed\xa0\x80"] {
         let (before, after) = good.split_once("{}").expect("arguments");
         let line = [before.as_bytes(), b"{\"a\":\"", bytes, b"\"}", after.as_bytes()].concat();
-        cases.push(case(line, "null", "not UTF-8 from byte", good.replace("{}", r#"{"a":"ÿ"}"#)));
+        cases.push(case(line, "9", "not UTF-8 from byte", good.replace("{}", r#"{"a":"ÿ"}"#)));
     }
     // A whole message between two characters that some readers end lines at.
     for end in ["\r", "\u{2028}", "\u{2029}", "\u{85}"] {
@@ -148,7 +149,7 @@ fn cases() -> Vec<Case> {
         };
         let harmless = good.replace("{}", &format!(r#"{{"a":"x{end}y"}}"#));
         let control = if end == "\r" { format!("{good}\r") } else { harmless };
-        cases.push(case(line, "null", reason, control));
+        cases.push(case(line, "9", reason, control));
     }
     cases
 }
@@ -338,4 +339,65 @@ fn no_reader_of_the_record_ends_at_a_deep_message() {
         let text = home.output(&["audit", "export", "--format", form, "--db", &home.text("audit.db")]);
         assert!(text.contains("read_deepest"), "{form}");
     }
+}
+
+#[test]
+fn half_a_surrogate_pair_is_repaired_and_the_record_says_so() {
+    let (home, mut client) = Home::with_client(&[], &[]);
+    let call = |text: &str| {
+        format!(
+            "{{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"tools/call\",\"params\":{{\"name\":\"read_it\",\"arguments\":{{\"a\":\"{text}\"}}}}}}\n"
+        )
+    };
+    // What JavaScript makes of `"🎉".slice(0, 1)`, and a whole one.
+    let sent = [call(r"\ud83c and \udf89"), call(r"\ud83c\udf89")];
+    for line in &sent {
+        client.send(line);
+        assert_eq!(client.out.line(), answered("1"));
+    }
+    // Rules and scores see what the server gets.
+    client.send(
+        call(r"\ud83c")
+            .replace("read_it", "delete_all_databases")
+            .replace("{\"a\"", "{\"sql\":\"DELETE FROM t\",\"a\""),
+    );
+    assert!(client.out.line().contains("Ringfence refused"));
+    assert!(client.end().success());
+    let repaired = call(r"\ufffd and \ufffd");
+    assert_eq!(String::from_utf8_lossy(&home.received()), repaired.clone() + &sent[1]);
+    let entry = home.journal().into_iter().find(|entry| entry["repaired"] == 2).expect("it is on record");
+    assert_eq!(entry["raw"], repaired.trim_end());
+    let digest = Sha256::digest(sent[0].trim_end().as_bytes());
+    let digest: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+    assert_eq!(entry["sha256"], digest.as_str(), "of the line as it came");
+    let db = home.text("audit.db");
+    let messages = home.output(&["audit", "export", "--format", "sql", "--db", &db]);
+    assert!(messages.contains("repaired: U+FFFD for 2 escapes"), "{messages}");
+    assert!(verified(&home, 1));
+}
+
+#[test]
+fn a_refused_line_does_not_answer_for_a_request_that_has_an_answer_to_come() {
+    let (_home, mut client) = Home::with_client(&[], &[]);
+    let broken =
+        |id: &str| format!("{{\"id\":{id},\"method\":\"tools/call\",\"params\":{{\"name\":NaN}}}}\n");
+    let answer_of = |client: &mut Client, id: &str| {
+        client.send(broken(id));
+        let answer: Value = serde_json::from_str(&client.out.line()).expect("JSON");
+        assert_eq!(answer["error"]["code"], -32600, "{answer}");
+        answer["id"].clone()
+    };
+    // In flight, held, and neither: the control.
+    client.call("1", "read_silence");
+    client.call("2", "delete_it");
+    assert_eq!(answer_of(&mut client, "1"), Value::Null);
+    assert_eq!(answer_of(&mut client, "2"), Value::Null);
+    assert_eq!(answer_of(&mut client, "3"), 3);
+    assert_eq!(answer_of(&mut client, "\"1\""), "1");
+    client.works("3");
+    assert_eq!(answer_of(&mut client, "3"), 3, "its answer came");
+    // One answer for each request of a batch.
+    client.send("[{\"id\":1,\"method\":\"ping\"},{\"id\":5,\"method\":\"ping\"},{\"id\":6,\"method\":7}]\n");
+    assert_eq!([5, 6].map(|id| client.out.line().contains(&format!("\"id\":{id},"))), [true, true]);
+    assert!(client.end().success());
 }

@@ -6,7 +6,7 @@ use crate::{
     answer::{self, StopReason},
     judged::JudgedCall,
 };
-use ringfence_session::{draft::Draft, hints, journal::Direction, notice};
+use ringfence_session::{draft::Draft, hints, journal::Direction, line, notice};
 use std::{
     io::{self, Write},
     sync::atomic::Ordering,
@@ -78,6 +78,9 @@ impl<S: Write, C: Write> Session<S, C> {
                     lock(&self.hints).take(body);
                 }
                 self.draft(&mut draft, time, Direction::ServerToClient, body, &[], None);
+                if let Some(id) = line::answered_id(body) {
+                    lock(&self.outstanding).remove(&id);
+                }
             }
         }
         self.record_lines_or_warn(&mut draft);
@@ -115,6 +118,7 @@ impl<S: Write, C: Write> Session<S, C> {
         if let Err(error) = recorded {
             match &line.call {
                 Some(call) if !self.options.allow_unrecorded => {
+                    lock(&self.outstanding).remove(&call.id);
                     let text = answer::stopped(call, &StopReason::Unrecorded(&error.to_string()));
                     return self.to_client(text.as_bytes());
                 }

@@ -43,6 +43,7 @@ impl<S: Write, C: Write> Session<S, C> {
                 if error.is_some() {
                     self.gap.store(true, Ordering::Relaxed);
                 }
+                lock(&self.outstanding).add(&held.call.id);
                 return self.to_server(&held.line).map(|()| true);
             }
             (Decision::Denied(by), _) => StopReason::Denied(by),

@@ -1,6 +1,6 @@
 //! Recording what happens in a session, and reporting it to the link.
 
-use super::{Report, Session, Time, lock};
+use super::{Body, Report, Session, Time, lock};
 use ringfence_base::clock::now_micros as now;
 use ringfence_redact as redact;
 use ringfence_session::{
@@ -59,10 +59,10 @@ impl<S: Write, C: Write> Session<S, C> {
     ///
     /// # Errors
     /// The journal's.
-    pub(super) fn record_message(
+    pub(super) fn record_message<'a>(
         &self,
         direction: Direction,
-        body: &[u8],
+        body: impl Into<Body<'a>>,
         calls: &[Verdict<'_>],
         refused: Option<&str>,
     ) -> io::Result<()> {
@@ -72,21 +72,28 @@ impl<S: Write, C: Write> Session<S, C> {
     }
 
     /// The same of what is no call.
-    pub(super) fn record_message_or_warn(&self, direction: Direction, body: &[u8], refused: Option<&str>) {
+    pub(super) fn record_message_or_warn<'a>(
+        &self,
+        direction: Direction,
+        body: impl Into<Body<'a>>,
+        refused: Option<&str>,
+    ) {
         warn_unless_recorded(self.record_message(direction, body, &[], refused));
     }
 
     /// The entry of one line, without its end. `time`: when it went by, taken before it could have any effect.
-    pub(super) fn draft(
+    pub(super) fn draft<'a>(
         &self,
         draft: &mut Draft,
         Time { at, boot }: Time,
         direction: Direction,
-        body: &[u8],
+        body: impl Into<Body<'a>>,
         calls: &[Verdict<'_>],
         refused: Option<&str>,
     ) {
-        let text = String::from_utf8_lossy(body);
+        let Body { text, came } = body.into();
+        let (came, repaired) = came.unwrap_or((text, 0));
+        let text = String::from_utf8_lossy(text);
         let raw = if self.options.store_raw { text } else { redacted(text) };
         let (raw, outline) = journal::fitting(raw);
         let (seconds, micros) = (at.unsigned_abs() / 1_000_000, at.unsigned_abs() % 1_000_000);
@@ -99,11 +106,12 @@ impl<S: Write, C: Write> Session<S, C> {
             boot,
             direction,
             raw: &raw,
-            bytes: body.len() as u64,
-            sha256: &journal::digest(body),
+            bytes: came.len() as u64,
+            sha256: &journal::digest(came),
             calls,
             refused,
             outline: outline.as_ref(),
+            repaired,
         });
     }
 

@@ -36,7 +36,9 @@ fn both(raw: &str, tool: &str, refused: Option<&str>, calls: usize) -> (String, 
         calls: &verdicts,
         refused,
         outline: outline.as_ref(),
+        repaired: calls as u32,
     });
+    let repaired = calls as u32;
     let calls = (0..calls as u32).map(|index| Judged {
         call: call.to_string(),
         index,
@@ -58,6 +60,7 @@ fn both(raw: &str, tool: &str, refused: Option<&str>, calls: usize) -> (String, 
         calls: calls.collect(),
         refused: refused.map(str::to_owned),
         outline,
+        repaired,
     };
     assert_eq!(draft.len(), 1);
     let line = String::from_utf8(draft.text).expect("text");

@@ -55,6 +55,32 @@ fn a_call_that_passed_an_earlier_version_is_read_as_it_was() {
 }
 
 #[test]
+fn a_refused_line_is_answered_under_the_ids_of_its_requests() {
+    let ids =
+        |line: &str| -> Vec<String> { super::request_ids(line.as_bytes()).iter().map(Id::to_json).collect() };
+    for (line, expected) in [
+        (r#"{"id":1,"method":"x","params":{"a":"\ud800"}}"#, vec!["1"]),
+        (r#"{"id":"a","method":"x","method":"y"}"#, vec!["\"a\""]),
+        ("\u{feff}{\"method\":\"x\",\"id\":2", vec!["2"]),
+        (r#"{"params":{"id":3},"id":-0,"method":NaN"#, vec!["0"]),
+        (r#"[{"id":1,"method":"x"},{"id":2},{"id":3,"method":1},7]"#, vec!["1", "3"]),
+        (r#"{"id":1,"method":"x"}{"id":2,"method":"x"}"#, vec![]),
+        (r#"{"id":1,"Id":2,"method":"x"}"#, vec![]),
+        (r#"{"ID":1,"method":"x"}"#, vec![]),
+        (r#"{"id":1,"result":{},"error":{}}"#, vec![]),
+        (r#"{"id":null,"method":"x"}"#, vec![]),
+        (r#"{"id":"\ud83c","method":"x"}"#, vec![]),
+        (r#"[{"id":1,"method":"x"}"#, vec![]),
+        ("", vec![]),
+    ] {
+        assert_eq!(ids(line), expected, "{line}");
+    }
+    let answered = |line: &str| super::answered_id(line.as_bytes()).map(|id| id.to_json());
+    assert_eq!(answered(r#"{"result":{"id":7},"jsonrpc":"2.0","id":1}"#).as_deref(), Some("1"));
+    assert_eq!(answered(r#"{"id":1,"method":"sampling/createMessage"}"#), None);
+}
+
+#[test]
 fn what_cannot_be_judged_has_an_outline() {
     let found = |text: &str| super::outline(text).map(|o| format!("{} {}", o.member, o.id));
     let cases = [
@@ -81,7 +107,7 @@ fn what_cannot_be_judged_has_an_outline() {
 proptest::proptest! {
     #[test]
     fn no_text_panics_an_outline(text in r#"[{}\[\]":,\\ a1id\u{e9}]{0,60}"#) {
-        let _ = super::outline(&text);
+        let _ = (super::outline(&text), super::request_ids(text.as_bytes()), super::answered_id(text.as_bytes()));
     }
 }
 
@@ -120,7 +146,7 @@ fn ids_keep_their_type_and_exact_numbers_have_one_spelling() {
     assert_ne!(id("1"), id("\"1\""));
     assert_eq!(id("1"), id("1.0"));
     assert_eq!(id("1e2"), id("100"));
-    assert_eq!(id("-0"), Id::Number("-0".into()));
+    assert_eq!(id("-0"), id("0"), "what parsers make of it is answered with 0");
     assert_eq!(id("9007199254740993"), Id::Number("9007199254740993".into()));
     assert_ne!(id("9007199254740993"), id("9007199254740992"));
     assert_eq!(id("\"\\u0061\""), Id::String("a".into()));

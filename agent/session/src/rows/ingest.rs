@@ -48,8 +48,14 @@ impl Fold {
                 let client = client.filter(|client| client.len() <= LONGEST_CLIENT);
                 vec![Row::Session { server_name, server_command, started_at: at, client }]
             }
-            Entry::Message { id, at, boot, direction, raw, calls, refused, outline, .. } => {
-                self.message(id, (at, boot), direction, raw, (calls, outline), refused)
+            Entry::Message { id, at, boot, direction, raw, calls, refused, outline, repaired, .. } => {
+                let mut notes: Vec<String> = refused.iter().map(|why| format!("refused: {why}")).collect();
+                if repaired > 0 {
+                    notes.push(format!(
+                        "repaired: U+FFFD for {repaired} escapes that are half a surrogate pair"
+                    ));
+                }
+                self.message(id, (at, boot), direction, raw, (calls, outline), (refused, notes))
             }
             Entry::Governed { mut profile, mut enforcement, mut container, .. } => {
                 [&mut profile, &mut enforcement].into_iter().chain(&mut container).for_each(row::cut);
@@ -76,10 +82,9 @@ impl Fold {
         direction: Direction,
         raw: String,
         (mut calls, outline): (Vec<Judged>, Option<Outline>),
-        refused: Option<String>,
+        (refused, mut notes): (Option<String>, Vec<String>),
     ) -> Vec<Row> {
         let mut rows = Vec::new();
-        let mut notes: Vec<String> = refused.iter().map(|why| format!("refused: {why}")).collect();
         if calls.len() > MOST_IN_LINE {
             notes.push(format!("{} calls; the first {MOST_IN_LINE} are on record", calls.len()));
             calls.truncate(MOST_IN_LINE);

@@ -96,6 +96,7 @@ fn calls(many: usize, named: impl Fn(usize) -> String) -> Entry {
         calls: (0..many).map(judged).collect(),
         refused: None,
         outline: None,
+        repaired: 0,
     }
 }
 
@@ -341,6 +342,7 @@ fn a_question_is_forgotten_when_its_session_s_link_ends_however_it_does() {
         calls: Vec::new(),
         refused: None,
         outline: None,
+        repaired: 0,
     };
     for (parted, expected) in [(false, "sampling"), (true, "time")] {
         let mut scene = Scene::new();

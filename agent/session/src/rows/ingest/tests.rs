@@ -32,6 +32,7 @@ fn message(direction: Direction, raw: &str, calls: &[(&str, &str)]) -> Entry {
         calls,
         refused: None,
         outline: None,
+        repaired: 0,
     }
 }
 
