@@ -11,9 +11,12 @@ use super::{
 use ringfence_redact::words::words;
 use ringfence_wire::tool_call::Operation;
 use serde_json::{Map, Value};
+use std::borrow::Cow;
 
 /// Values longer than this many bytes are not searched for sensitive words: prose and source code hold them all.
 const LONGEST_VALUE: usize = 512;
+/// Longest text that is looked at as a list in JSON, bytes.
+const LONGEST_JSON: usize = 256 << 10;
 /// Longest text that names an action, bytes.
 const LONGEST_ACTION: usize = 64;
 /// Longest key that is known, bytes, without what separates words.
@@ -125,11 +128,13 @@ impl Search {
             let kind = self.kind(&words);
             match (kind, member) {
                 (Kind::Command, Value::String(program)) if is_one_word(program) => {
-                    let further = members.iter().find_map(|(key, member)| {
-                        FURTHER.contains(&key.as_str()).then(|| member.as_array()).flatten()
+                    let further = members.iter().find_map(|(key, member)| match member {
+                        Value::Array(words) if FURTHER.contains(&key.as_str()) => Some(Cow::Borrowed(words)),
+                        Value::String(text) if FURTHER.contains(&key.as_str()) => list(text).map(Cow::Owned),
+                        _ => None,
                     });
                     match further {
-                        Some(further) => drop(self.command_words(further, &[program])),
+                        Some(further) => drop(self.command_words(&further, &[program])),
                         None => self.value(member, kind, depth + 1),
                     }
                 }
@@ -162,7 +167,17 @@ impl Search {
         }
     }
 
+    /// A text. One that is a list in JSON is looked at as that list, too: some clients send lists so, and some tools take them.
     fn text(&mut self, text: &str, kind: Kind) {
+        if let Some(items) = list(text) {
+            self.longest_list = self.longest_list.max(items.len());
+            if kind == Kind::Command {
+                if !self.command_words(&items, &[]) {
+                    items.iter().for_each(|item| self.value(item, kind, 0));
+                }
+                return;
+            }
+        }
         match kind {
             Kind::Command if is_one_word(text) => {
                 // `{"command": "view"}` of an editor, `{"command": "delete"}` of a client, `{"command": "ls"}`.
@@ -213,6 +228,16 @@ impl Search {
         shell::words(&all, &mut self.deeds);
         true
     }
+}
+
+/// The items of a list of texts, numbers and the like that a text has as JSON; none where it is anything else, or too long.
+fn list(text: &str) -> Option<Vec<Value>> {
+    let text = text.trim();
+    if text.len() > LONGEST_JSON || !text.starts_with('[') || !text.ends_with(']') {
+        return None;
+    }
+    let Ok(Value::Array(items)) = strict::value(text) else { return None };
+    Some(items)
 }
 
 /// Whether a text is no command line, but one name.

@@ -135,6 +135,31 @@ mod tests {
     }
 
     #[test]
+    fn a_list_in_a_text_is_that_list() {
+        let ids = |many: u32| Value::from(Value::from((0..many).collect::<Vec<u32>>()).to_string());
+        let cases = [
+            ("delete_records", json!({ "ids": ids(11) }), 60, vec!["destructive", "bulk_operation"]),
+            ("delete_records", json!({ "ids": ids(10) }), 40, vec!["destructive"]),
+            ("delete_records", json!({ "ids": "[0,1,2,3,4,5,6,7,8,9,10" }), 40, vec!["destructive"]),
+            ("shell", json!({"cmd": r#"["rm", "-r", "a"]"#}), 60, vec!["destructive", "bulk_operation"]),
+            ("bash", json!({"commands": r#"["ls -l", "rm a"]"#}), 40, vec!["destructive"]),
+            ("start", json!({"command": "rm", "args": r#"["a"]"#}), 40, vec!["destructive"]),
+            // A test of the shell's, and no list.
+            ("bash", json!({"command": "[ -f a ] && rm [a-z]"}), 40, vec!["destructive"]),
+            (
+                "bash",
+                json!({"command": "find . -print0 | xargs -0 rm"}),
+                60,
+                vec!["destructive", "bulk_operation"],
+            ),
+        ];
+        for (tool, arguments, expected, reasons) in cases {
+            let text = arguments.to_string();
+            assert_eq!(score(tool, arguments), (expected, reasons), "{tool} {text}");
+        }
+    }
+
+    #[test]
     fn what_arguments_do_counts_whatever_the_name() {
         let cases = [
             ("bash", json!({"command": "ls -la"}), 30, vec!["execute"]),
