@@ -132,11 +132,13 @@ impl Metrics {
                     self.outcome(server, Outcome::Blocked.name());
                 }
             }
-            Row::Answer { error, duration_ms, .. } => {
-                self.outcome(self.label(server), if error.is_some() { "failed" } else { "answered" });
+            Row::Answer { answer, duration_ms, .. } => {
+                self.outcome(self.label(server), answer.name());
                 self.duration
                     .observe(std::time::Duration::from_millis(duration_ms.unsigned_abs()).as_secs_f64());
             }
+            Row::Cancelled { .. } => self.outcome(self.label(server), Outcome::CancelledInFlight.name()),
+            Row::TaskAnswer { answer, .. } => self.outcome(self.label(server), answer.name()),
             Row::Decision { outcome, .. } => self.outcome(self.label(server), known(outcome)),
             Row::Message(_)
             | Row::Client { .. }

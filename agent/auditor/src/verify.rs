@@ -142,6 +142,7 @@ pub struct Sums {
     messages: Sum,
     calls: Sum,
     stderr: Sum,
+    outcomes: Sum,
 }
 
 impl Sums {
@@ -158,7 +159,7 @@ impl Sums {
             return;
         }
         let decided = !row["decided_at"].is_null();
-        let at_once = if decided { &Value::Null } else { &row["outcome"] };
+        let at_once = if decided { &Value::Null } else { &row["decision"] };
         self.calls.add(&json!([
             row["id"],
             row["request_msg_id"],
@@ -186,10 +187,20 @@ impl Sums {
             self.calls.add(&json!([
                 row["id"],
                 "decision",
-                row["outcome"],
+                row["decision"],
                 row["decided_by"],
                 row["decided_at"]
             ]));
+        }
+        if !row["answer"].is_null() {
+            self.outcomes.add(&json!([row["id"], "answer", row["answer"]]));
+        }
+        if !row["cancelled_at"].is_null() {
+            self.outcomes.add(&json!([row["id"], "cancelled", row["cancelled_at"]]));
+        }
+        if !row["task_answer"].is_null() {
+            let (message, result) = (&row["task_msg_id"], &row["task_result"]);
+            self.outcomes.add(&json!([row["id"], "task", row["task_answer"], message, result]));
         }
     }
 
@@ -224,14 +235,21 @@ impl Sums {
                     call.blocked.then_some("blocked")
                 ]));
             }
-            Row::Answer { call, message, result, error, at, .. } => self.calls.add(&json!([
-                call,
-                "answer",
-                message,
-                as_read(result.as_ref()),
-                as_read(error.as_ref()),
-                rfc3339(*at)
-            ])),
+            Row::Answer { call, message, result, error, at, answer, .. } => {
+                self.calls.add(&json!([
+                    call,
+                    "answer",
+                    message,
+                    as_read(result.as_ref()),
+                    as_read(error.as_ref()),
+                    rfc3339(*at)
+                ]));
+                self.outcomes.add(&json!([call, "answer", answer]));
+            }
+            Row::Cancelled { call, at } => self.outcomes.add(&json!([call, "cancelled", rfc3339(*at)])),
+            Row::TaskAnswer { call, message, answer, result, .. } => {
+                self.outcomes.add(&json!([call, "task", answer, message, as_read(Some(result))]));
+            }
             Row::Decision { call, outcome, by, at, .. } => {
                 self.calls.add(&json!([call, "decision", outcome, by, rfc3339(*at)]));
             }
@@ -339,6 +357,9 @@ fn differing(row: &Value, sums: &Sums, made: &Sums) -> Option<Problem> {
         Some(Problem::Rows("messages"))
     } else if sums.calls != made.calls {
         Some(Problem::Rows("tool calls"))
+    } else if row["outcomes"] == 1 && sums.outcomes != made.outcomes {
+        // Calls of a session that began before there were columns for it have what they have.
+        Some(Problem::Rows("outcomes of tool calls"))
     } else if !row["stderr_bytes"].is_null() && sums.stderr != made.stderr {
         // A session that began before there was a table for it has only a part, or nothing.
         Some(Problem::Rows("lines of standard error"))

@@ -28,20 +28,45 @@ fn attributes(row: &Value) -> Value {
         "mcp.method.name": "tools/call", "gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": row["tool_name"],
         "network.transport": "pipe",
     });
-    if row["result"]["isError"] == true {
+    // Of a task the later result counts.
+    let (result, error) = match row["task_answer"].as_str() {
+        Some("error") => (&Value::Null, &row["task_result"]),
+        Some(_) => (&row["task_result"], &Value::Null),
+        None => (&row["result"], &row["error"]),
+    };
+    if result["isError"] == true {
         attributes["error.type"] = "tool_error".into();
-    } else if let Some(code) = row["error"]["code"].as_i64() {
+    } else if let Some(code) = error["code"].as_i64() {
         attributes["error.type"] = code.to_string().into();
     }
     attributes
 }
 
-/// A tool call as it is stored, with OpenTelemetry's names under `attributes`. Keys that begin with `_` are not columns.
+/// What the policy did with a call, as OCSF's profile `security_control` has it: ids and names of the action and of the
+/// disposition.
+fn disposition(
+    decision: Option<Outcome>,
+    outcome: Option<Outcome>,
+) -> ((u8, &'static str), (u8, &'static str)) {
+    let (allowed, denied, unknown) = ((1, "Allowed"), (2, "Denied"), (0, "Unknown"));
+    match (outcome, decision) {
+        (Some(Outcome::Blocked | Outcome::Denied | Outcome::Timeout), _) => (denied, (2, "Blocked")),
+        // Nobody decided: it went before that.
+        (Some(Outcome::Cancelled | Outcome::Ended), _) => (denied, (6, "Dropped")),
+        (_, Some(Outcome::Approved)) => (allowed, (8, "Approved")),
+        (Some(_), _) => (allowed, (1, "Allowed")),
+        (None, _) => (unknown, (0, "Unknown")),
+    }
+}
+
+/// A tool call as it is stored, with its outcome, and OpenTelemetry's names under `attributes`. Keys that begin with `_` are
+/// not columns.
 pub fn ndjson(row: &Value) -> Value {
     let mut row = row.clone();
-    let attributes = attributes(&row);
+    let (attributes, outcome) = (attributes(&row), row["_outcome"].clone());
     if let Value::Object(fields) = &mut row {
         fields.retain(|key, _| !key.starts_with('_'));
+        fields.insert("outcome".to_owned(), outcome);
         fields.insert("attributes".to_owned(), attributes);
     }
     row
@@ -66,17 +91,24 @@ pub fn ocsf(row: &Value) -> Value {
         61..=80 => 4,
         _ => 5,
     };
-    let failed = match Outcome::from_name(text(row, "outcome")) {
-        Some(Outcome::Blocked | Outcome::Denied | Outcome::Timeout | Outcome::Cancelled | Outcome::Ended) => {
-            true
-        }
-        Some(Outcome::Approved) | None => row["result"]["isError"] == true || !row["error"].is_null(),
+    let outcome = Outcome::from_name(text(row, "_outcome"));
+    let (status, status_name) = match outcome {
+        Some(Outcome::Answered | Outcome::TaskAnswered) => (1, "Success"),
+        Some(
+            Outcome::Blocked
+            | Outcome::Denied
+            | Outcome::Timeout
+            | Outcome::Cancelled
+            | Outcome::Ended
+            | Outcome::ToolError
+            | Outcome::Error
+            | Outcome::CancelledInFlight
+            | Outcome::Killed,
+        ) => (2, "Failure"),
+        // It is not over.
+        Some(Outcome::Approved | Outcome::Task) | None => (0, "Unknown"),
     };
-    let (status, status_name) = match (failed, row["responded_at"].is_null()) {
-        (true, _) => (2, "Failure"),
-        (false, true) => (0, "Unknown"),
-        (false, false) => (1, "Success"),
-    };
+    let (action, disposition) = disposition(Outcome::from_name(text(row, "decision")), outcome);
     // Required of this class, with one name at least: the client is a process on this very host.
     let client =
         Some(text(&row["_client_info"], "name")).filter(|name| !name.is_empty()).unwrap_or("MCP client");
@@ -84,15 +116,16 @@ pub fn ocsf(row: &Value) -> Value {
         "class_uid": 6003, "class_name": "API Activity", "category_uid": 6, "category_name": "Application Activity",
         "activity_id": activity, "activity_name": name, "type_uid": 600_300 + activity,
         "time": milliseconds(text(row, "requested_at")), "duration": row["duration_ms"],
-        "severity_id": severity, "status_id": status, "status": status_name,
+        "severity_id": severity, "status_id": status, "status": status_name, "status_detail": row["_outcome"],
+        "action_id": action.0, "action": action.1, "disposition_id": disposition.0, "disposition": disposition.1,
         "api": {"operation": row["tool_name"], "service": {"name": row["_server_name"]},
                 "request": {"uid": row["id"], "data": row["arguments"]}},
         "src_endpoint": {"svc_name": client}, "dst_endpoint": {"svc_name": row["_server_name"]},
         "actor": {"user": {"uid": row["_uid"].to_string()}, "session": {"uid": row["session_id"]}},
-        "metadata": {"version": "1.3.0", "uid": row["id"],
+        "metadata": {"version": "1.3.0", "uid": row["id"], "profiles": ["security_control"],
                      "product": {"name": "Ringfence", "vendor_name": "Ringfence", "version": env!("CARGO_PKG_VERSION")}},
         "unmapped": {"risk_score": score, "risk_reasons": row["risk_reasons"], "policy_action": row["policy_action"],
-                     "outcome": row["outcome"], "approved_by": row["approved_by"], "attributes": attributes(row)},
+                     "decision": row["decision"], "outcome": row["_outcome"], "approved_by": row["approved_by"], "attributes": attributes(row)},
     });
     if let Value::Object(fields) = &mut event {
         // A call without an answer has no duration, and null is none of its type.
@@ -122,7 +155,7 @@ pub fn cef(row: &Value) -> String {
         ("rt", milliseconds(text(row, "requested_at")).map_or_else(String::new, |ms| ms.to_string())),
         ("externalId", text(row, "id").to_owned()),
         ("act", text(row, "policy_action").to_owned()),
-        ("outcome", text(row, "outcome").to_owned()),
+        ("outcome", text(row, "_outcome").to_owned()),
         ("suid", row["_uid"].to_string()),
         ("destinationServiceName", text(row, "_server_name").to_owned()),
         ("cn1Label", "risk".to_owned()),
@@ -186,7 +219,7 @@ mod tests {
         json!({
             "id": "c1", "session_id": "s1", "_server_name": "db|x", "tool_name": "drop=it|now", "arguments": {"a": "b\nc"},
             "operation_type": "delete", "risk_score": 85, "risk_reasons": ["destructive"], "policy_action": "block",
-            "outcome": "blocked", "requested_at": "2026-01-02T03:04:05.678901Z", "responded_at": null, "error": null,
+            "decision": "blocked", "_outcome": "blocked", "requested_at": "2026-01-02T03:04:05.678901Z", "responded_at": null, "error": null,
             "duration_ms": null, "_uid": 1000, "approved_by": null,
         })
     }
@@ -237,12 +270,40 @@ mod tests {
         assert!(call.get("_uid").is_none() && call["attributes"].get("error.type").is_none());
         let mut failed = row();
         failed["result"] = json!({"isError": true});
-        (failed["outcome"], failed["responded_at"]) = (json!(null), json!("2026-01-02T03:04:06Z"));
+        (failed["decision"], failed["_outcome"]) = (json!(null), json!("tool_error"));
         assert_eq!(ocsf(&failed)["unmapped"]["attributes"]["error.type"], "tool_error");
         assert_eq!(ocsf(&failed)["status"], "Failure", "what the tool says of itself");
         failed["result"] = json!(null);
         failed["error"] = json!({"code": -32602, "message": "no"});
         assert_eq!(ndjson(&failed)["attributes"]["error.type"], "-32602");
+    }
+
+    #[test]
+    fn each_outcome_has_its_status_and_disposition() {
+        for (decision, outcome, expected) in [
+            (json!(null), json!("answered"), ("Success", "Allowed", "Allowed")),
+            (json!("approved"), json!("answered"), ("Success", "Allowed", "Approved")),
+            (json!(null), json!("task_answered"), ("Success", "Allowed", "Allowed")),
+            (json!(null), json!("tool_error"), ("Failure", "Allowed", "Allowed")),
+            (json!("approved"), json!("error"), ("Failure", "Allowed", "Approved")),
+            (json!(null), json!("cancelled_in_flight"), ("Failure", "Allowed", "Allowed")),
+            (json!(null), json!("killed"), ("Failure", "Allowed", "Allowed")),
+            (json!(null), json!("task"), ("Unknown", "Allowed", "Allowed")),
+            (json!("denied"), json!("denied"), ("Failure", "Denied", "Blocked")),
+            (json!("timeout"), json!("timeout"), ("Failure", "Denied", "Blocked")),
+            (json!("cancelled"), json!("cancelled"), ("Failure", "Denied", "Dropped")),
+            (json!(null), json!("ended"), ("Failure", "Denied", "Dropped")),
+            (json!("approved"), json!(null), ("Unknown", "Allowed", "Approved")),
+            (json!(null), json!(null), ("Unknown", "Unknown", "Unknown")),
+        ] {
+            let mut row = row();
+            (row["decision"], row["_outcome"]) = (decision, outcome.clone());
+            let event = ocsf(&row);
+            let found = ["status", "action", "disposition"].map(|key| event[key].as_str().expect("a name"));
+            assert_eq!(found, [expected.0, expected.1, expected.2], "{row}");
+            assert_eq!(event.get("status_detail").unwrap_or(&json!(null)), &outcome);
+            assert_eq!(ndjson(&row)["outcome"], outcome);
+        }
     }
 
     #[test]

@@ -282,7 +282,11 @@ mod tests {
             ALTER TABLE agent_calls DROP COLUMN hook_at; ALTER TABLE agent_calls DROP COLUMN hook_failed;
             ALTER TABLE agent_calls DROP COLUMN hook_session; ALTER TABLE events DROP COLUMN lineage;
             ALTER TABLE refusals DROP COLUMN run; DROP TABLE run_gaps; ALTER TABLE sessions DROP COLUMN client;
-            DROP TABLE vouched;";
+            DROP TABLE vouched;
+            ALTER TABLE tool_calls RENAME COLUMN decision TO outcome; ALTER TABLE tool_calls DROP COLUMN answer;
+            ALTER TABLE tool_calls DROP COLUMN cancelled_at; ALTER TABLE tool_calls DROP COLUMN task_answer;
+            ALTER TABLE tool_calls DROP COLUMN task_msg_id; ALTER TABLE tool_calls DROP COLUMN task_result;
+            ALTER TABLE sessions DROP COLUMN outcomes;";
         writer.connection().execute_batch(&undo).expect("undoes");
         drop(writer);
         let writer = open(&file, 0).expect("opens").writer;

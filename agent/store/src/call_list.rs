@@ -58,8 +58,12 @@ fn of_agents(which: &str) -> String {
 fn of_mcp(which: &str) -> String {
     format!(
         "SELECT c.requested_at, s.container, c.session_id, substr(c.tool_use, 1, 256), c.id, substr(c.tool_name, 1, 256),
-             substr(s.server_name, 1, 256), c.outcome, c.responded_at IS NOT NULL, s.ended_at IS NOT NULL,
-             CASE WHEN c.error IS NOT NULL THEN 1 WHEN octet_length(c.result) > {MOST_RESULT} THEN NULL
+             substr(s.server_name, 1, 256),
+             coalesce(nullif(c.decision, 'approved'), iif(c.cancelled_at IS NOT NULL, 'cancelled_in_flight', NULL), c.task_answer,
+                 c.answer, c.decision),
+             c.responded_at IS NOT NULL, s.ended_at IS NOT NULL,
+             CASE WHEN c.answer IS NOT NULL THEN coalesce(c.task_answer, c.answer) IN ('error', 'tool_error')
+                 WHEN c.error IS NOT NULL THEN 1 WHEN octet_length(c.result) > {MOST_RESULT} THEN NULL
                  WHEN json_valid(c.result) THEN json_extract(c.result, '$.isError') IS 1 ELSE 0 END,
              (SELECT b.written FROM session_bounds b WHERE b.session_id = c.session_id)
          FROM tool_calls c JOIN sessions s ON s.id = c.session_id WHERE c.id IN ({which})
@@ -135,8 +139,24 @@ fn of_session(row: &Row<'_>, now: i64) -> rusqlite::Result<ListedCall> {
     let (is_over, is_error): (bool, Option<bool>) = (row.get(9)?, row.get(10)?);
     let result = match outcome.as_deref().and_then(Outcome::from_name) {
         Some(Outcome::Blocked | Outcome::Denied | Outcome::Timeout) => CallResult::Denied,
-        Some(Outcome::Cancelled | Outcome::Ended) => CallResult::None,
-        Some(Outcome::Approved) | None => match (is_answered, is_error) {
+        Some(Outcome::Cancelled | Outcome::Ended | Outcome::CancelledInFlight | Outcome::Killed) => {
+            CallResult::None
+        }
+        Some(Outcome::Task) => {
+            if is_over {
+                CallResult::None
+            } else {
+                CallResult::Waiting
+            }
+        }
+        Some(
+            Outcome::Approved
+            | Outcome::Answered
+            | Outcome::ToolError
+            | Outcome::Error
+            | Outcome::TaskAnswered,
+        )
+        | None => match (is_answered, is_error) {
             (true, Some(true)) => CallResult::Failed,
             (true, Some(false)) => CallResult::Ok,
             (false, _) if !is_over => CallResult::Waiting,

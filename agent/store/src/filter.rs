@@ -5,8 +5,10 @@
 pub struct CallFilter {
     /// At least this score.
     pub risk: Option<u8>,
-    /// With this policy action or outcome.
+    /// With this policy action, decision or outcome.
     pub verdict: Option<String>,
+    /// With this outcome.
+    pub outcome: Option<String>,
     /// Of this session.
     pub session: Option<String>,
     /// Of this server.

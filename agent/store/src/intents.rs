@@ -85,11 +85,11 @@ pub(crate) fn insert_call(
         [] => "[]".to_owned(),
         texts => serde_json::Value::from(texts).to_string(),
     };
-    let outcome = row.blocked.then_some(Outcome::Blocked.name());
+    let decision = row.blocked.then_some(Outcome::Blocked.name());
     let inserted = step
         .prepare_cached(
             "INSERT OR IGNORE INTO tool_calls (id, session_id, request_msg_id, tool_name, arguments, operation_type, risk_score,
-                 risk_reasons, requested_at, policy_action, rules, outcome, began, tool_use)
+                 risk_reasons, requested_at, policy_action, rules, decision, began, tool_use)
              VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)",
         )?
         .execute(params![
@@ -104,7 +104,7 @@ pub(crate) fn insert_call(
             rfc3339(row.at),
             judged.action.as_str(),
             list(&judged.rules),
-            outcome,
+            decision,
             row.began.map(u64::cast_signed),
             row.evidence.tool_use
         ])?;

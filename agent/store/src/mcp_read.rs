@@ -3,12 +3,14 @@
 use super::{
     CallFilter, Error, Viewer,
     connection::{open_to_read, rows},
+    mcp_schema::OUTCOME,
     sql,
 };
 use ringfence_session::{
     heads::{Head, Of},
     strict,
 };
+use ringfence_wire::tool_call::{Named as _, Outcome};
 use rusqlite::{Connection, OptionalExtension as _, Row, ToSql, params, types::ValueRef};
 use serde_json::{Map, Value, json};
 use std::{
@@ -29,8 +31,17 @@ const PAGE_BYTES: usize = 2 << 20;
 /// Most heads of journals in one answer: 10 MB.
 const MOST_HEADS: u32 = 50_000;
 /// Columns that hold JSON.
-const JSON: &[&str] =
-    &["arguments", "result", "error", "params", "risk_reasons", "rules", "client_info", "_client_info"];
+const JSON: &[&str] = &[
+    "arguments",
+    "result",
+    "error",
+    "params",
+    "risk_reasons",
+    "rules",
+    "client_info",
+    "_client_info",
+    "task_result",
+];
 
 /// A read-only connection.
 #[derive(Debug)]
@@ -38,12 +49,12 @@ pub struct SessionReader {
     connection: Connection,
 }
 
-/// Columns of a call as lists show it: without its result, which may be long.
+/// Columns of a call as lists show it: without its results, which may be long.
 /// Long arguments and errors are cut there, and are text then.
 const CALL: &str = "c.id, c.session_id, s.uid, s.server_name, s.container, c.tool_name,
     CASE WHEN octet_length(c.arguments) <= 4096 THEN c.arguments ELSE substr(c.arguments, 1, 4096) || '…' END AS arguments,
     CASE WHEN octet_length(c.error) <= 4096 THEN c.error ELSE substr(c.error, 1, 4096) || '…' END AS error, c.operation_type, c.risk_score, c.risk_reasons,
-    c.requested_at, c.responded_at, c.duration_ms, c.policy_action, c.approved_by, c.approved_at, c.rules, c.outcome, c.decided_by,
+    c.requested_at, c.responded_at, c.duration_ms, c.policy_action, c.approved_by, c.approved_at, c.rules, c.decision, c.decided_by,
     c.decided_at, (SELECT intent_id FROM intent_tool_calls i WHERE i.tool_call_id = c.id) AS intent_id,
     (SELECT n.source FROM intent_tool_calls i JOIN intent_contexts n ON n.id = i.intent_id WHERE i.tool_call_id = c.id) AS intent_source
     FROM tool_calls c JOIN sessions s ON s.id = c.session_id";
@@ -129,7 +140,10 @@ impl SessionReader {
             |condition, value: Option<&'a dyn ToSql>| values.extend(value.map(|value| (condition, value)));
         // The plus keeps SQLite from the index over scores: it would sort a third of all calls by time.
         ask("+c.risk_score >= ?", filter.risk.as_ref().map(|v| v as _));
-        ask("? IN (c.policy_action, c.outcome)", filter.verdict.as_ref().map(|v| v as _));
+        let verdict = format!("? IN (c.policy_action, c.decision, {OUTCOME})");
+        ask(&verdict, filter.verdict.as_ref().map(|v| v as _));
+        let outcome = format!("{OUTCOME} = ?");
+        ask(&outcome, filter.outcome.as_ref().map(|v| v as _));
         ask("c.session_id = ?", filter.session.as_ref().map(|v| v as _));
         ask("instr(s.container, ?) = 1", filter.container.as_ref().map(|v| v as _));
         ask("s.server_name = ?", filter.server.as_ref().map(|v| v as _));
@@ -140,7 +154,7 @@ impl SessionReader {
             conditions.push(flagged);
         }
         let text = format!(
-            "SELECT {CALL} {index} WHERE {} ORDER BY {order} LIMIT {}",
+            "SELECT {OUTCOME} AS outcome, {CALL} {index} WHERE {} ORDER BY {order} LIMIT {}",
             conditions.join(" AND "),
             filter.limit.min(MOST)
         );
@@ -153,7 +167,7 @@ impl SessionReader {
     /// # Errors
     /// [`Error::Sql`].
     pub fn listed(&self, viewer: Viewer, id: &str) -> Result<Option<Value>, Error> {
-        let text = format!("SELECT {CALL} WHERE {OWN} AND c.id = ?2");
+        let text = format!("SELECT {OUTCOME} AS outcome, {CALL} WHERE {OWN} AND c.id = ?2");
         Ok(self.rows(&text, &[&viewer.0, &id])?.pop())
     }
 
@@ -176,7 +190,7 @@ impl SessionReader {
     /// [`Error::Sql`].
     pub fn call(&self, viewer: Viewer, id: &str) -> Result<Option<Value>, Error> {
         let text = format!(
-            "SELECT c.*, s.server_name, s.uid, s.container, s.profile, s.enforcement, n.id AS intent_id, n.source AS intent_source,
+            "SELECT c.*, {OUTCOME} AS outcome, s.server_name, s.uid, s.container, s.profile, s.enforcement, n.id AS intent_id, n.source AS intent_source,
                  n.human_prompt
              FROM tool_calls c JOIN sessions s ON s.id = c.session_id LEFT JOIN intent_tool_calls i ON i.tool_call_id = c.id
                  LEFT JOIN intent_contexts n ON n.id = i.intent_id
@@ -254,7 +268,7 @@ impl SessionReader {
         };
         // By time: `sequence_order` is that of arrival, and journals of several sessions are read side by side.
         let chain = format!(
-            "SELECT x.sequence_order, {CALL} JOIN intent_tool_calls x ON x.tool_call_id = c.id
+            "SELECT x.sequence_order, {OUTCOME} AS outcome, {CALL} JOIN intent_tool_calls x ON x.tool_call_id = c.id
              WHERE {OWN} AND x.intent_id = ?2 ORDER BY c.requested_at, x.sequence_order LIMIT {MOST}"
         );
         intents
@@ -290,10 +304,10 @@ impl SessionReader {
             }
             "tool_calls" => {
                 // Whether lists have it as it is: whoever verifies the calls does not see what those are made from.
-                "c.rowid AS _rowid, c.*, s.server_name AS _server_name, s.uid AS _uid, s.client_info AS _client_info,
+                &format!("c.rowid AS _rowid, c.*, {OUTCOME} AS _outcome, s.server_name AS _server_name, s.uid AS _uid, s.client_info AS _client_info,
                      EXISTS (SELECT 1 FROM calls_by_user u WHERE u.uid = s.uid AND u.requested_at = c.requested_at AND u.id = c.id
                          AND u.flagged = (c.policy_action != 'pass')) AS _listed
-                 FROM tool_calls c JOIN sessions s ON s.id = c.session_id WHERE c.rowid > ?2"
+                 FROM tool_calls c JOIN sessions s ON s.id = c.session_id WHERE c.rowid > ?2")
             }
             "intent_contexts" => {
                 "i.rowid AS _rowid, i.* FROM intent_contexts i JOIN sessions s ON s.id = i.session_id WHERE i.rowid > ?2"
@@ -363,23 +377,34 @@ impl SessionReader {
         Ok(heads)
     }
 
-    /// Totals: the audit contract's metrics.
+    /// Totals: the audit contract's metrics, and how many calls had each outcome.
     ///
     /// # Errors
     /// [`Error::Sql`].
     pub fn stats(&self, viewer: Viewer) -> Result<Value, Error> {
         let own = own(viewer);
+        let each: String = Outcome::ALL
+            .iter()
+            .filter(|outcome| **outcome != Outcome::Approved)
+            .map(|outcome| {
+                format!(", count(*) FILTER (WHERE outcome = '{0}') AS outcome_{0}", outcome.name())
+            })
+            .collect();
+        // Each call's outcome is worked out once, not for each number.
         let text = format!(
-            "SELECT count(*) AS total_calls,
-                 count(*) FILTER (WHERE c.policy_action = 'flag') AS flagged,
-                 count(*) FILTER (WHERE c.policy_action = 'pause') AS paused,
-                 count(*) FILTER (WHERE c.policy_action = 'block') AS blocked,
-                 count(*) FILTER (WHERE c.outcome = 'approved') AS approved,
-                 count(*) FILTER (WHERE c.outcome IN ('denied', 'timeout')) AS denied,
-                 count(*) FILTER (WHERE c.error IS NOT NULL) AS failed,
-                 coalesce(round(avg(c.risk_score), 1), 0) AS average_risk,
-                 (SELECT count(*) FROM sessions s WHERE {own}) AS sessions
-             FROM tool_calls c JOIN sessions s ON s.id = c.session_id WHERE {own}"
+            "WITH calls AS MATERIALIZED (SELECT c.policy_action, c.decision, c.risk_score, {OUTCOME} AS outcome
+                 FROM tool_calls c JOIN sessions s ON s.id = c.session_id WHERE {own})
+             SELECT count(*) AS total_calls,
+                 count(*) FILTER (WHERE policy_action = 'flag') AS flagged,
+                 count(*) FILTER (WHERE policy_action = 'pause') AS paused,
+                 count(*) FILTER (WHERE policy_action = 'block') AS blocked,
+                 count(*) FILTER (WHERE decision = 'approved') AS approved,
+                 count(*) FILTER (WHERE decision IN ('denied', 'timeout')) AS denied,
+                 count(*) FILTER (WHERE outcome IN ('error', 'tool_error')) AS failed,
+                 coalesce(round(avg(risk_score), 1), 0) AS average_risk,
+                 (SELECT count(*) FROM sessions s WHERE {own}) AS sessions{each},
+                 count(*) FILTER (WHERE outcome IS NULL) AS outcome_pending
+             FROM calls"
         );
         Ok(self.rows(&text, &[&viewer.0])?.pop().unwrap_or_else(|| json!({})))
     }

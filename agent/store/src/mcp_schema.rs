@@ -5,7 +5,7 @@ pub const TABLES: &[&str] =
     &["sessions", "messages", "tool_calls", "intent_contexts", "intent_tool_calls", "policy_rules", "stderr"];
 
 /// The migrations that make a database of MCP sessions, in order.
-pub(crate) const SCHEMA: &[&str] = &[MIGRATION, GOVERNED, EVIDENCE, STDERR, CLIENT];
+pub(crate) const SCHEMA: &[&str] = &[MIGRATION, GOVERNED, EVIDENCE, STDERR, CLIENT, OUTCOMES];
 
 /// Migration 2. Times are RFC 3339 text in UTC with microseconds, so that any SQLite client reads and sorts them.
 pub(crate) const MIGRATION: &str = "
@@ -140,3 +140,30 @@ pub(crate) const STDERR: &str = "
 
 /// Migration 29: whose sessions are.
 pub(crate) const CLIENT: &str = "ALTER TABLE sessions ADD COLUMN client TEXT;    -- which process of its user's, as the interceptor says; NULL: not known\n";
+
+/// Migration 31: what was decided about a call, and what became of it. Rows of before keep what they have: what is not in
+/// these columns is read from the answer itself ([`OUTCOME`]).
+pub(crate) const OUTCOMES: &str = "
+    ALTER TABLE tool_calls RENAME COLUMN outcome TO decision; -- what became of a call before the server could have it
+    ALTER TABLE tool_calls ADD COLUMN answer TEXT;            -- what kind of answer it had; NULL: none, or a row of before
+    ALTER TABLE tool_calls ADD COLUMN cancelled_at TIMESTAMP; -- the client cancelled it in flight
+    ALTER TABLE tool_calls ADD COLUMN task_answer TEXT;       -- of a task: what kind of result came later
+    ALTER TABLE tool_calls ADD COLUMN task_msg_id TEXT;       -- the message that has it
+    ALTER TABLE tool_calls ADD COLUMN task_result JSON;       -- or the error
+    ALTER TABLE sessions ADD COLUMN outcomes INTEGER;         -- 1: its calls have these columns from the first on
+";
+
+/// What became of a call `c` of a session `s`, in one word; NULL: nothing yet. Of a row of before, a long result is not
+/// looked into.
+pub(crate) const OUTCOME: &str = "CASE
+    WHEN c.decision <> 'approved' THEN c.decision
+    WHEN c.cancelled_at IS NOT NULL THEN 'cancelled_in_flight'
+    WHEN c.task_answer IS NOT NULL THEN c.task_answer
+    WHEN c.answer IS NOT NULL THEN c.answer
+    WHEN c.error IS NOT NULL THEN 'error'
+    WHEN c.responded_at IS NOT NULL THEN
+        iif(octet_length(c.result) <= 4096 AND iif(json_valid(c.result), json_extract(c.result, '$.isError') IS 1, 0),
+            'tool_error', 'answered')
+    WHEN s.ended_at IS NULL THEN NULL
+    WHEN c.decision IS NULL AND c.policy_action = 'pause' THEN 'ended'
+    ELSE 'killed' END";

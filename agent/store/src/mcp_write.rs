@@ -14,7 +14,7 @@ use ringfence_session::{
 };
 use ringfence_wire::{
     mcp::MAX_PATH,
-    tool_call::{Outcome, Recorded},
+    tool_call::{Named as _, Outcome, Recorded},
 };
 use rusqlite::{OptionalExtension as _, Transaction, params};
 use std::time::{Duration, Instant};
@@ -207,8 +207,8 @@ fn write(
         Row::Session { server_name, server_command, started_at, client } => step
             .prepare_cached(
                 // One of which nothing but its fault was on record has no name.
-                "INSERT INTO sessions (id, server_name, server_command, started_at, uid, client, stderr_bytes, stderr_dropped)
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, 0, 0)
+                "INSERT INTO sessions (id, server_name, server_command, started_at, uid, client, stderr_bytes, stderr_dropped, outcomes)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, 0, 0, 1)
                  ON CONFLICT (id) DO UPDATE SET server_name = excluded.server_name, server_command = excluded.server_command,
                      started_at = excluded.started_at, client = excluded.client WHERE server_command = '' AND uid = excluded.uid",
             )?
@@ -228,10 +228,10 @@ fn write(
             grouping.answered(at.session, question, *when);
             Ok(())
         }
-        Row::Answer { call, message, result, error, at: when, duration_ms, ended } => step
+        Row::Answer { call, message, result, error, at: when, duration_ms, ended, answer } => step
             .prepare_cached(
-                "UPDATE tool_calls SET response_msg_id = ?2, result = ?3, error = ?4, responded_at = ?5, duration_ms = ?6, ended = ?7
-                     WHERE id = ?1 AND session_id = ?8",
+                "UPDATE tool_calls SET response_msg_id = ?2, result = ?3, error = ?4, responded_at = ?5, duration_ms = ?6, ended = ?7,
+                     answer = ?9 WHERE id = ?1 AND session_id = ?8",
             )?
             .execute(params![
                 call,
@@ -241,15 +241,27 @@ fn write(
                 rfc3339(*when),
                 duration_ms,
                 ended.cast_signed(),
-                at.session
+                at.session,
+                answer.name()
             ])
+            .map(drop),
+        Row::Cancelled { call, at: when } => step
+            .prepare_cached("UPDATE tool_calls SET cancelled_at = ?2 WHERE id = ?1 AND session_id = ?3")?
+            .execute(params![call, rfc3339(*when), at.session])
+            .map(drop),
+        Row::TaskAnswer { call, message, answer, result, .. } => step
+            .prepare_cached(
+                "UPDATE tool_calls SET task_answer = ?2, task_msg_id = ?3, task_result = ?4
+                     WHERE id = ?1 AND session_id = ?5",
+            )?
+            .execute(params![call, answer.name(), message, result, at.session])
             .map(drop),
         Row::Decision { call, outcome, by, at: when, boot } => {
             let approved = (*outcome == Recorded::Known(Outcome::Approved)).then(|| by.clone().unwrap_or_default());
             let approved_at = approved.is_some().then(|| rfc3339(*when));
             let began = approved.is_some().then(|| boot.cast_signed());
             step.prepare_cached(
-                "UPDATE tool_calls SET outcome = ?2, decided_by = ?3, decided_at = ?4, approved_by = ?5, approved_at = ?6,
+                "UPDATE tool_calls SET decision = ?2, decided_by = ?3, decided_at = ?4, approved_by = ?5, approved_at = ?6,
                      began = coalesce(?7, began) WHERE id = ?1 AND session_id = ?8",
             )?
             .execute(params![call, outcome.as_str(), by, rfc3339(*when), approved, approved_at, began, at.session])

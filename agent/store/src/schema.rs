@@ -395,4 +395,6 @@ pub(crate) const MIGRATIONS: &[&str] = &[
     super::mcp_schema::CLIENT,
     // 30: copies of rows that no journal makes.
     super::vouched::MIGRATION,
+    // 31: what became of calls of MCP sessions, beside what was decided about them.
+    super::mcp_schema::OUTCOMES,
 ];

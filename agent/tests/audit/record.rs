@@ -63,7 +63,10 @@ fn changed_rows_and_sessions_that_are_gone_are_found() {
     let changes = [
         ("UPDATE tool_calls SET tool_name = 'nothing' WHERE tool_name = 'write_file'", "tool calls"),
         ("UPDATE tool_calls SET arguments = '{}' WHERE rowid = 1", "tool calls"),
-        ("UPDATE tool_calls SET outcome = 'approved' WHERE outcome IS NOT NULL", "tool calls"),
+        ("UPDATE tool_calls SET decision = 'approved' WHERE decision IS NOT NULL", "tool calls"),
+        ("UPDATE tool_calls SET answer = 'tool_error' WHERE answer IS NOT NULL", "outcomes of tool calls"),
+        ("UPDATE tool_calls SET cancelled_at = requested_at WHERE rowid = 1", "outcomes of tool calls"),
+        ("UPDATE tool_calls SET task_answer = 'error' WHERE rowid = 1", "outcomes of tool calls"),
         ("DELETE FROM calls_by_user WHERE id = (SELECT id FROM tool_calls WHERE rowid = 1)", "tool calls"),
         ("UPDATE calls_by_user SET flagged = 1 - flagged", "tool calls"),
         ("UPDATE messages SET raw = '{}' WHERE rowid = 2", "messages"),
@@ -98,6 +101,11 @@ fn changed_rows_and_sessions_that_are_gone_are_found() {
     }
     // A session that began before standard error was kept here has none of it, and that is no change.
     home.sql("UPDATE sessions SET stderr_bytes = NULL, stderr_dropped = NULL; DELETE FROM stderr");
+    home.start(&[]);
+    home.is_whole(&[], "1 session whole");
+    home.stop();
+    // Nor is it one that calls of before have no kind of answer.
+    home.sql("UPDATE sessions SET outcomes = NULL; UPDATE tool_calls SET answer = NULL");
     home.start(&[]);
     home.is_whole(&[], "1 session whole");
     home.stop();

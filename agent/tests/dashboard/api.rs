@@ -161,7 +161,11 @@ fn a_decision_counts_once() {
         assert_eq!(again.status, 409, "{verb} again: {}", again.body);
     }
     let row = home.json(&format!("/api/tool-calls/{call}"));
-    assert_eq!((row["approved_by"].as_str(), row["outcome"].as_str()), (Some("dashboard"), Some("approved")));
+    assert_eq!(
+        (row["approved_by"].as_str(), row["decision"].as_str()),
+        (Some("dashboard"), Some("approved"))
+    );
+    assert_eq!((row["policy_action"].as_str(), row["outcome"].as_str()), (Some("pause"), Some("answered")));
 
     let second = session.call("delete_thing", "{}");
     let call = home.waiting();

@@ -119,7 +119,7 @@ fn calls_decisions_and_sessions_are_heard() {
     let call = heard["calls"][0]["id"].as_str().expect("an id");
     assert_eq!(home.ask("POST", &format!("/api/tool-calls/{call}/approve"), Some("{}")).status, 200);
     page.until("approved and answered", |m| {
-        m["type"] == "call" && m["call"]["outcome"] == "approved" && !m["call"]["responded_at"].is_null()
+        m["type"] == "call" && m["call"]["decision"] == "approved" && !m["call"]["responded_at"].is_null()
     });
     session.end();
     page.until("the end", |m| m["type"] == "session" && !m["session"]["ended_at"].is_null());

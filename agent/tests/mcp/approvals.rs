@@ -72,8 +72,9 @@ fn the_command_line_decides_once() {
     assert!(client.end().success());
     assert_eq!(String::from_utf8(home.received()).expect("text"), call("2", "read_it") + &line);
     let rows = home.calls(&[]);
-    let outcome = |n: usize| (rows[n]["outcome"].as_str(), rows[n]["decided_by"].as_str().is_some());
-    assert_eq!((outcome(0), outcome(2)), ((Some("approved"), true), (Some("denied"), true)));
+    let decision = |n: usize| (rows[n]["decision"].as_str(), rows[n]["decided_by"].as_str().is_some());
+    assert_eq!((decision(0), decision(2)), ((Some("approved"), true), (Some("denied"), true)));
+    assert_eq!([0, 2].map(|n| rows[n]["outcome"].as_str()), [Some("answered"), Some("denied")]);
 }
 
 #[test]

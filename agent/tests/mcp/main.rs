@@ -11,6 +11,7 @@ mod flags;
 mod hostile;
 mod lifecycle;
 mod mistakes;
+mod outcomes;
 mod profile;
 mod sizes;
 mod stderr;

@@ -11,8 +11,11 @@ import subprocess
 import sys
 import time
 
-# Results and errors that are no objects.
+# Results and errors that are no objects, or say how a call went.
 BARE = {
+    "read_failing": '"result":{"content":[],"isError":true}',
+    "read_refused": '"error":{"code":-32602,"message":"no"}',
+    "read_task": '"result":{"task":{"taskId":"t1","status":"working"}}',
     "read_bare_text": '"result":"it is \\"bare\\""',
     "read_bare_null": '"result":null',
     "read_bare_number": '"result":1.50',
@@ -43,6 +46,9 @@ def answer(line):
     if tool == "read_crash":
         os.kill(os.getpid(), signal.SIGKILL)
     if tool == "read_silence":
+        return
+    if message["method"] == "tasks/result":
+        say('{"jsonrpc":"2.0","id":%s,"result":{"content":["late"]}}\n' % json.dumps(call))
         return
     if isinstance(tool, str) and tool in BARE:
         say('{"jsonrpc":"2.0","id":%s,%s}\n' % (json.dumps(call), BARE[tool]))

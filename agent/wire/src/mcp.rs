@@ -50,9 +50,12 @@ pub enum McpRequest {
         /// Only calls of at least this score.
         #[serde(default)]
         risk: Option<u8>,
-        /// Only calls with this policy action or outcome; any text, as other versions may have recorded others.
+        /// Only calls with this policy action, decision or outcome; any text, as other versions may have recorded others.
         #[serde(default)]
         verdict: Option<String>,
+        /// Only calls with this outcome, likewise.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        outcome: Option<String>,
         /// Only this session's: its id, or the beginning of one that is unique.
         #[serde(default)]
         session: Option<String>,

@@ -64,7 +64,8 @@ named! {
         Delete = "delete",
     }
 
-    /// What became of a call that did not simply go on.
+    /// What became of a call. The first six are decided before a call goes on; of those, journals have any but `blocked` as
+    /// a decision, and `approved` is none to end with: what the server makes of the call follows.
     enum Outcome {
         /// It was refused at once.
         Blocked = "blocked",
@@ -78,6 +79,20 @@ named! {
         Cancelled = "cancelled",
         /// The session ended before anybody decided.
         Ended = "ended",
+        /// The server answered with a result.
+        Answered = "answered",
+        /// The server answered with a result that says of itself that it is an error (`isError`).
+        ToolError = "tool_error",
+        /// The server answered with a JSON-RPC error.
+        Error = "error",
+        /// The server took it as a task, whose result was not seen yet.
+        Task = "task",
+        /// The result of that task came, in the answer to another request.
+        TaskAnswered = "task_answered",
+        /// The client cancelled it when the server had it.
+        CancelledInFlight = "cancelled_in_flight",
+        /// The session ended, or the server died, when the server had it and had not answered.
+        Killed = "killed",
     }
 }
 
@@ -144,7 +159,10 @@ mod tests {
         }
         assert_eq!(texts::<Action>(), ["pass", "flag", "pause", "block"]);
         assert_eq!(texts::<Operation>(), ["unknown", "read", "write", "execute", "delete"]);
-        assert_eq!(texts::<Outcome>(), ["blocked", "approved", "denied", "timeout", "cancelled", "ended"]);
+        let decided = ["blocked", "approved", "denied", "timeout", "cancelled", "ended"];
+        let became =
+            ["answered", "tool_error", "error", "task", "task_answered", "cancelled_in_flight", "killed"];
+        assert_eq!(texts::<Outcome>(), [&decided[..], &became[..]].concat());
         for (text, known) in [("block", true), ("Block", false), ("explode", false), ("", false)] {
             let json = serde_json::to_string(text).expect("JSON");
             let recorded: Recorded<Action> = serde_json::from_str(&json).expect("any text can be read");

@@ -176,19 +176,27 @@ fn converse(
         McpRequest::Stderr { session, after, limit } => {
             of_session(sessions, viewer, &session, |reader, id| reader.stderr(viewer, &id, after, limit))
         }
-        McpRequest::Calls { risk, verdict, session: Some(session), container, limit } => {
+        McpRequest::Calls { risk, verdict, outcome, session: Some(session), container, limit } => {
             of_session(sessions, viewer, &session, |reader, id| {
                 let session = Some(id);
-                let filter = CallFilter { risk, verdict, session, container, limit, ..CallFilter::default() };
+                let filter =
+                    CallFilter { risk, verdict, outcome, session, container, limit, ..CallFilter::default() };
                 reader.calls(viewer, &filter)
             })
         }
         question => sessions
             .readers
             .ask(|reader| match question {
-                McpRequest::Calls { risk, verdict, session, container, limit } => {
-                    let filter =
-                        CallFilter { risk, verdict, session, container, limit, ..CallFilter::default() };
+                McpRequest::Calls { risk, verdict, outcome, session, container, limit } => {
+                    let filter = CallFilter {
+                        risk,
+                        verdict,
+                        outcome,
+                        session,
+                        container,
+                        limit,
+                        ..CallFilter::default()
+                    };
                     reader.calls(viewer, &filter)
                 }
                 McpRequest::Table { table, after, limit, as_text } => {

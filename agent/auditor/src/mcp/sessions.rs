@@ -395,7 +395,10 @@ impl Sessions {
             self.metrics.count(intake.server(), &row);
             match row {
                 Row::Call(call) => self.notify(uid, Change::Call(call.judged.call)),
-                Row::Answer { call, .. } | Row::Decision { call, .. } => self.notify(uid, Change::Call(call)),
+                Row::Answer { call, .. }
+                | Row::Cancelled { call, .. }
+                | Row::TaskAnswer { call, .. }
+                | Row::Decision { call, .. } => self.notify(uid, Change::Call(call)),
                 Row::Session { .. }
                 | Row::Client { .. }
                 | Row::Governed { .. }

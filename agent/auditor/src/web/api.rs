@@ -238,7 +238,7 @@ async fn outcome(dashboard: &Dashboard, viewer: Viewer, id: &str, approve: bool)
     while time::Instant::now() < until {
         let call = id.to_owned();
         let row = ask(dashboard, move |reader| reader.listed(viewer, &call)).await?;
-        match row.as_ref().and_then(|row| row["outcome"].as_str()) {
+        match row.as_ref().and_then(|row| row["decision"].as_str()) {
             None => time::sleep(Duration::from_millis(15)).await,
             Some(outcome) if outcome == wanted => return Ok(Json(json!({ "id": id, "outcome": outcome }))),
             Some(outcome) => {

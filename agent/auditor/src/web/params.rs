@@ -21,6 +21,7 @@ const ROWS: u32 = 100;
 pub struct CallParams {
     risk: Option<String>,
     verdict: Option<String>,
+    outcome: Option<String>,
     session: Option<String>,
     server: Option<String>,
     tool: Option<String>,
@@ -37,8 +38,7 @@ pub(super) type CallQuery = Result<Query<CallParams>, QueryRejection>;
 /// An unknown parameter, or one that is not a number.
 pub fn filter(query: CallQuery) -> Result<CallFilter, Refusal> {
     let refuse = |why: String| {
-        let known =
-            "Parameters are risk (0 to 100), verdict, session, server, tool, container, before and limit";
+        let known = "Parameters are risk (0 to 100), verdict, outcome, session, server, tool, container, before and limit";
         Refusal::new(StatusCode::BAD_REQUEST, format!("{}. {known}.", sentence(&why)))
     };
     let Query(params) = query.map_err(|rejection| refuse(rejection.body_text()))?;
@@ -51,6 +51,7 @@ pub fn filter(query: CallQuery) -> Result<CallFilter, Refusal> {
     Ok(CallFilter {
         risk: number("risk", params.risk)?.map(|risk| u8::try_from(risk).unwrap_or(u8::MAX)),
         verdict: text(params.verdict),
+        outcome: text(params.outcome),
         session: text(params.session),
         server: text(params.server),
         tool: text(params.tool),

@@ -9,6 +9,7 @@ use super::{
     requests::{Answered, LONGEST_ID, Pending, Requests},
     row::{self, LONGEST_RAW, bounded},
     stderr::Stderr,
+    tasks::{Later, Tasks},
 };
 use crate::{
     journal::{Direction, Entry, Judged, Passage, sha256},
@@ -32,6 +33,7 @@ const MOST_QUESTIONS: usize = 64;
 #[derive(Debug, Default)]
 pub struct Fold {
     requests: Requests,
+    tasks: Tasks,
     client_known: bool,
     /// Questions to the client's model in answers, until calls bring theirs.
     in_answers: Vec<String>,
@@ -223,12 +225,25 @@ impl Fold {
                 if let Some(question) = question.clone() {
                     rows.push(Row::Asked { question, prompt: intent::prompt(message.params) });
                 }
-                if forwarded && self.requests.add(direction, rpc.clone(), Pending::new(None, question, at)) {
+                let mut pending = Pending::new(None, question, at);
+                if let Kind::Request(_, method) = &message.kind
+                    && direction == Direction::ClientToServer
+                {
+                    pending.task = self.tasks.request(method, message.params);
+                }
+                if forwarded && self.requests.add(direction, rpc.clone(), pending) {
                     notes.push("its id is that of a request that was not answered yet".to_owned());
                 }
                 self.client(message, direction, rows);
             }
-            Kind::Notification(_) => self.client(message, direction, rows),
+            Kind::Notification(method) => {
+                if method == "notifications/cancelled" && direction == Direction::ClientToServer && forwarded
+                {
+                    let call = cancelled_id(message.params).and_then(|id| self.requests.cancel(id));
+                    rows.extend(call.map(|call| Row::Cancelled { call, at }));
+                }
+                self.client(message, direction, rows);
+            }
             Kind::Response(rpc, outcome) => {
                 let asked = match direction {
                     Direction::ClientToServer => Direction::ServerToClient,
@@ -254,8 +269,18 @@ impl Fold {
                     Pending { question: Some(question), .. } => {
                         rows.push(Row::Answered { question, at });
                     }
+                    Pending { call: None, task: Some(request), .. } => {
+                        let later = self.tasks.later(&request, *outcome);
+                        rows.extend(later.map(|later| match later {
+                            Later::Cancelled(call) => Row::Cancelled { call, at },
+                            Later::Answer(call, answer, result) => {
+                                Row::TaskAnswer { call, message: id.to_owned(), answer, result, at }
+                            }
+                        }));
+                    }
                     Pending { call: None, .. } => {}
                     Pending { call: Some(call), at: began, .. } => {
+                        let answer = self.tasks.answer(&call, *outcome);
                         rows.push(Row::Answer {
                             call,
                             message: id.to_owned(),
@@ -264,6 +289,7 @@ impl Fold {
                             at,
                             duration_ms: at.saturating_sub(began).max(0) / 1000,
                             ended: boot,
+                            answer,
                         });
                         for (key, params) in outcome.map(intent::asked_in_result).unwrap_or_default() {
                             let question = if key.len() > LONGEST_ID {
@@ -295,12 +321,12 @@ impl Fold {
         let Pending { call: Some(call), at: began, .. } = pending else { return Vec::new() };
         let text =
             json!({ "ringfence_unread": "this answer cannot be read; the message has what is there of it" });
-        let (result, error) = match outline.member.as_str() {
-            "error" => (None, Some(text.to_string())),
-            _ => (Some(text.to_string()), None),
+        let (result, error, answer) = match outline.member.as_str() {
+            "error" => (None, Some(text.to_string()), Outcome::Error),
+            _ => (Some(text.to_string()), None, Outcome::Answered),
         };
         let duration_ms = at.saturating_sub(began).max(0) / 1000;
-        vec![Row::Answer { call, message: message.to_owned(), result, error, at, duration_ms, ended }]
+        vec![Row::Answer { call, message: message.to_owned(), result, error, at, duration_ms, ended, answer }]
     }
 
     /// Requests of one id are all in flight until as many answers came: which answer is which request's is the server's to
@@ -320,6 +346,7 @@ impl Fold {
             at,
             duration_ms: at.saturating_sub(began).max(0) / 1000,
             ended,
+            answer: Outcome::Answered,
         };
         calls.map(row).collect()
     }
@@ -391,6 +418,16 @@ struct Meta<'a> {
     namespaced: Option<&'a RawValue>,
     #[serde(borrow, default, rename = "clientInfo")]
     plain: Option<&'a RawValue>,
+}
+
+/// The request that a notification cancels.
+fn cancelled_id(params: Option<&str>) -> Option<Id> {
+    #[derive(Deserialize)]
+    struct Cancelled<'a> {
+        #[serde(borrow, rename = "requestId")]
+        id: &'a RawValue,
+    }
+    Id::parse(object::<Cancelled<'_>>(params?)?.id.get())
 }
 
 /// A JSON object as `T`; a list is not, whatever is in it.

@@ -5,3 +5,4 @@ pub mod intent;
 mod requests;
 pub mod row;
 pub mod stderr;
+mod tasks;

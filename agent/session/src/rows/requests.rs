@@ -1,5 +1,6 @@
 //! Requests of one session that wait for their answers, by the ids that client and server gave them. Pure.
 
+use super::tasks::TaskRequest;
 use crate::{
     journal::{Direction, sha256},
     line::Id,
@@ -26,6 +27,10 @@ pub(super) struct Pending {
     /// A question to the client's model: its name.
     pub(super) question: Option<String>,
     pub(super) at: i64,
+    /// What it asks of a task.
+    pub(super) task: Option<TaskRequest>,
+    /// The client cancelled it.
+    is_cancelled: bool,
     /// Calls that have the same id and were not answered when this came: their names, and when they came.
     pub(super) same: Vec<(String, i64)>,
     /// Answers to this id that are still to come, before the last.
@@ -34,7 +39,7 @@ pub(super) struct Pending {
 
 impl Pending {
     pub(super) fn new(call: Option<String>, question: Option<String>, at: i64) -> Self {
-        Self { call, question, at, same: Vec::new(), more: 0 }
+        Self { call, question, at, task: None, is_cancelled: false, same: Vec::new(), more: 0 }
     }
 }
 
@@ -98,6 +103,16 @@ impl Requests {
         pending.more = earlier.more.saturating_add(1);
         self.in_flight.insert(key, pending);
         true
+    }
+
+    /// The client cancels a request of its own: the call, if the server has it, and it is the only one of its id. Once.
+    pub(super) fn cancel(&mut self, id: Id) -> Option<String> {
+        let pending = self.in_flight.get_mut(&(Direction::ClientToServer, remembered(id)))?;
+        if pending.is_cancelled || pending.more > 0 || !pending.same.is_empty() {
+            return None;
+        }
+        pending.is_cancelled = true;
+        pending.call.clone()
     }
 
     /// Takes the request that an answer is to, by the direction that the request went.

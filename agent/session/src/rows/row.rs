@@ -56,6 +56,28 @@ pub enum Row {
         duration_ms: i64,
         /// When, ns since boot.
         ended: u64,
+        /// What kind of answer it is.
+        answer: Outcome,
+    },
+    /// The client cancelled a call that the server has and did not answer, or its task.
+    Cancelled {
+        /// The call.
+        call: String,
+        /// When.
+        at: i64,
+    },
+    /// The result of a call that the server took as a task.
+    TaskAnswer {
+        /// The call.
+        call: String,
+        /// The message that has it.
+        message: String,
+        /// What kind of result it is.
+        answer: Outcome,
+        /// JSON: a result or an error.
+        result: String,
+        /// When.
+        at: i64,
     },
     /// What became of a paused call, or a cancelled one.
     Decision {
@@ -185,7 +207,8 @@ impl Row {
             Self::Client { info: text }
             | Self::Governed { enforcement: text, .. }
             | Self::Stderr { text, .. } => text.len(),
-            Self::Answered { .. } | Self::Gap | Self::End { .. } => 0,
+            Self::TaskAnswer { result, .. } => result.len(),
+            Self::Answered { .. } | Self::Cancelled { .. } | Self::Gap | Self::End { .. } => 0,
         }
     }
 }

@@ -51,16 +51,19 @@ pub(crate) struct SessionsArgs {
   ringfence mcp calls --verdict block --json")]
 pub(crate) struct CallsArgs {
     /// Show all of this call: its id, or its first characters (at least four).
-    #[arg(value_name = "ID", conflicts_with_all = ["risk", "verdict", "session", "container"])]
+    #[arg(value_name = "ID", conflicts_with_all = ["risk", "verdict", "outcome", "session", "container"])]
     call: Option<String>,
     #[command(flatten)]
     source: Source,
     /// Only calls with at least this risk score, 0 to 100.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=100))]
     risk: Option<u8>,
-    /// Only calls with this decision of the rules or this outcome.
+    /// Only calls with this decision of the rules, of a person, or this outcome.
     #[arg(long, value_name = "V", value_parser = PossibleValuesParser::new(verdicts()))]
     verdict: Option<String>,
+    /// Only calls with this outcome.
+    #[arg(long, value_name = "O", value_parser = PossibleValuesParser::new(outcomes()))]
+    outcome: Option<String>,
     /// Only calls of this session: its id, or its first characters (at least four).
     #[arg(long, value_name = "ID")]
     session: Option<String>,
@@ -86,6 +89,12 @@ pub(crate) struct StatsArgs {
 fn verdicts() -> impl Iterator<Item = &'static str> {
     let actions = Action::ALL.iter().map(|action| action.name());
     actions.chain(Outcome::ALL.iter().map(|outcome| outcome.name()))
+}
+
+/// What `--outcome` takes: `approved` is a decision, and something else becomes of such a call.
+fn outcomes() -> impl Iterator<Item = &'static str> {
+    let all = Outcome::ALL.iter().filter(|outcome| **outcome != Outcome::Approved);
+    all.map(|outcome| outcome.name())
 }
 
 pub(crate) fn sessions(args: &SessionsArgs) -> anyhow::Result<ExitCode> {
@@ -118,6 +127,7 @@ pub(crate) fn calls(args: &CallsArgs) -> anyhow::Result<ExitCode> {
     let request = McpRequest::Calls {
         risk: args.risk,
         verdict: args.verdict.clone(),
+        outcome: args.outcome.clone(),
         session: args.session.clone(),
         container: args.container.clone(),
         limit: args.limit,
@@ -130,7 +140,7 @@ pub(crate) fn calls(args: &CallsArgs) -> anyhow::Result<ExitCode> {
         ("TOOL", "tool_name"),
         ("TYPE", "operation_type"),
         ("RISK", "risk_score"),
-        ("ACTION", "policy_action"),
+        ("POLICY", "policy_action"),
         ("OUTCOME", "outcome"),
         ("INTENT BY", "intent_source"),
     ];
@@ -230,7 +240,7 @@ pub(crate) fn stats(args: &StatsArgs) -> anyhow::Result<ExitCode> {
             continue;
         }
         for (key, value) in row.as_object().into_iter().flatten() {
-            writeln!(out, "{:<14} {}", key.replace('_', " "), cell(value))?;
+            writeln!(out, "{:<27} {}", key.replace('_', " "), cell(value))?;
         }
     }
     Ok(ExitCode::SUCCESS)

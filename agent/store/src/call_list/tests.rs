@@ -158,8 +158,8 @@ fn mcp_calls_are_in_the_same_list() {
             ("failed too", &format!("{now}, error = '{{}}'")),
             ("odd", &format!("{now}, result = 'no JSON'")),
             ("long", &long),
-            ("denied", &format!("{now}, error = '{{}}', outcome = 'blocked'")),
-            ("cancelled", "outcome = 'cancelled'"),
+            ("denied", &format!("{now}, error = '{{}}', decision = 'blocked'")),
+            ("cancelled", "decision = 'cancelled'"),
             ("waiting", "policy_action = 'pause'"),
         ],
     );

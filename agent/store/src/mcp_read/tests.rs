@@ -122,3 +122,50 @@ fn lists_of_one_user_and_of_root_agree() {
         .expect("counts");
     assert_eq!(rows, 40, "a row that is gone is in no index");
 }
+
+#[test]
+fn calls_of_before_have_the_outcome_that_their_rows_tell() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join(FILE);
+    let writer = open(&path, 0).expect("opens").writer;
+    writer.connection().execute_batch("PRAGMA foreign_keys = OFF").expect("sets");
+    fill(&writer, 1000, 1, 1, 0);
+    let long = format!("{{\"isError\":true,\"text\":\"{}\"}}", "x".repeat(4096));
+    let answered = |result: &str| format!("responded_at = '2026', result = '{result}'");
+    let reader = SessionReader::open(&path).expect("opens");
+    for (change, over, outcome) in [
+        ("id = id".to_owned(), false, None),
+        ("id = id".to_owned(), true, Some("killed")),
+        ("policy_action = 'pause'".to_owned(), true, Some("ended")),
+        ("policy_action = 'pause', decision = 'approved'".to_owned(), true, Some("killed")),
+        ("policy_action = 'pause', decision = 'denied'".to_owned(), false, Some("denied")),
+        (answered("{}"), false, Some("answered")),
+        (answered("{\"isError\":true}"), false, Some("tool_error")),
+        (answered("{\"isError\":false}"), false, Some("answered")),
+        (answered("no JSON"), false, Some("answered")),
+        (answered(&long), false, Some("answered")),
+        ("responded_at = '2026', error = '{}'".to_owned(), true, Some("error")),
+        (
+            "responded_at = '2026', answer = 'task', task_answer = 'tool_error'".to_owned(),
+            true,
+            Some("tool_error"),
+        ),
+        (
+            "responded_at = '2026', answer = 'answered', cancelled_at = '2026'".to_owned(),
+            true,
+            Some("cancelled_in_flight"),
+        ),
+    ] {
+        let before = "policy_action = 'pass', decision = NULL, responded_at = NULL, result = NULL, error = NULL, answer = NULL,
+            task_answer = NULL, cancelled_at = NULL";
+        let ended = if over { "'2026'" } else { "NULL" };
+        let text = format!(
+            "UPDATE tool_calls SET {before}; UPDATE tool_calls SET {change}; UPDATE sessions SET ended_at = {ended}"
+        );
+        writer.connection().execute_batch(&text).expect("changes");
+        let rows = reader.calls(Viewer(0), &CallFilter { limit: 1, ..CallFilter::default() }).expect("reads");
+        assert_eq!(rows[0]["outcome"].as_str(), outcome, "{change:.80}");
+        let key = outcome.map_or("outcome_pending".to_owned(), |outcome| format!("outcome_{outcome}"));
+        assert_eq!(reader.stats(Viewer(0)).expect("reads")[&key], 1, "{key}");
+    }
+}

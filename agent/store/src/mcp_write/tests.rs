@@ -4,7 +4,10 @@ use super::{Error, Position, SessionWriter};
 use crate::tests::call_rows;
 use ringfence_base::quota::Owners;
 use ringfence_session::rows::ingest::Row;
-use ringfence_wire::mcp::{Conditions, MAX_STORED_RULES, StoredRule};
+use ringfence_wire::{
+    mcp::{Conditions, MAX_STORED_RULES, StoredRule},
+    tool_call::Outcome,
+};
 
 fn asked() -> [Row; 2] {
     let (message, mut call) = call_rows("call", 2);
@@ -83,6 +86,7 @@ fn a_step_of_writing_ends_by_time() {
         at: 4,
         duration_ms: 1,
         ended: 4,
+        answer: Outcome::Answered,
     };
     let rows: Vec<Row> = [start()].into_iter().chain(asked()).collect();
     let more = [&rows[..], &[wrong]].concat();
@@ -134,7 +138,7 @@ fn a_session_says_nothing_of_anothers_calls() {
         let start =
             Row::Session { server_name: "s".into(), server_command: "s".into(), started_at: 1, client: None };
         writer.write(&at, &[start]).and_then(|()| writer.write(&at, rows)).expect("stored");
-        let query = "SELECT outcome, result FROM tool_calls WHERE id = 'call'";
+        let query = "SELECT decision, result FROM tool_calls WHERE id = 'call'";
         let connection = writer.connection().expect("open");
         connection.query_row(query, [], |row| Ok((row.get(0)?, row.get(1)?))).expect("the call")
     };
@@ -153,6 +157,7 @@ fn a_session_says_nothing_of_anothers_calls() {
         at: 4,
         duration_ms: 1,
         ended: 4,
+        answer: Outcome::Answered,
     };
     type Found = (Option<String>, Option<String>);
     let untouched: Found = (None, None);

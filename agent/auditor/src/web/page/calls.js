@@ -2,15 +2,17 @@
 
 import { ask } from "./api.js";
 import { notice, trying } from "./app.js";
-import { badge, byId, command, duration, el, empty, risk, shown, summary, timeOf, visible } from "./dom.js";
+import { badge, byId, command, duration, el, empty, ending, risk, shown, summary, timeOf, visible } from "./dom.js";
 import { go, href, place } from "./place.js";
 
 const LIMIT = 100;
 const MOST = 1000;
 /** A pointer that moved over the list this lately is about to click: rows wait. */
 const STILL = 2_500;
-const FILTERS = ["session", "server", "container", "risk", "verdict", "tool"];
+const FILTERS = ["session", "server", "container", "risk", "verdict", "outcome", "tool"];
 const VERDICTS = ["flag", "pause", "block", "approved", "denied", "timeout", "cancelled", "blocked"];
+const OUTCOMES = ["answered", "tool_error", "error", "task", "task_answered", "cancelled_in_flight", "killed",
+  "blocked", "denied", "timeout", "cancelled", "ended"];
 
 let rows = new Map();
 let held = new Map();
@@ -67,7 +69,8 @@ function bar() {
     // Where no server has a profile there is nothing to choose.
     containers.size || wanted().container ? select("container", "Container", [...containers].slice(0, 100)) : null,
     select("risk", "Risk", [["31", "31 and more"], ["61", "61 and more"], ["81", "81 and more"]]),
-    select("verdict", "Verdict", VERDICTS.map((name) => [name, name])),
+    select("verdict", "Policy", VERDICTS.map((name) => [name, name])),
+    select("outcome", "Outcome", OUTCOMES.map((name) => [name, name.replaceAll("_", " ")])),
     select("session", "Session", choices.sessions.slice(0, 100).map((s) =>
       [s.id, `${s.server_name} ${s.started_at.slice(5, 16).replace("T", " ")}`])),
     el("a", { class: "clear", href: "?view=calls", hidden: !filtered }, "clear"),
@@ -80,7 +83,7 @@ export function open(main) {
   held = new Map();
   asked = "";
   body = el("tbody", { id: "calls" });
-  const head = ["Time", "Risk", "Verdict", "Server", "Tool", "Arguments", "Took"].map((name) => el("th", { scope: "col" }, name));
+  const head = ["Time", "Risk", "Policy", "Outcome", "Server", "Tool", "Arguments", "Took"].map((name) => el("th", { scope: "col" }, name));
   const table = el("table", { class: "calls" }, el("caption", { class: "hidden" }, "Tool calls, newest first"),
     el("thead", {}, el("tr", {}, head)), body);
   table.addEventListener("pointermove", () => (pointed = performance.now()));
@@ -155,10 +158,11 @@ function line(call) {
     el("td", { class: "time" }, timeOf(call.requested_at)),
     el("td", { class: "score" }, risk(call.risk_score)),
     el("td", { class: "what" }, badge(call)),
+    el("td", { class: "became" }, ending(call)),
     shown("td", { class: "server" }, call.server_name),
     el("td", { class: "tool" }, el("a", { href: href({ call: call.id }), dir: "ltr" }, visible(call.tool_name))),
     shown("td", { class: "arguments" }, summary(call.arguments)),
-    el("td", { class: "took" }, call.error ? el("span", { class: "bad" }, "error ") : "", duration(call.duration_ms)),
+    el("td", { class: "took" }, duration(call.duration_ms)),
   );
 }
 
@@ -169,7 +173,8 @@ function matches(call) {
     (!filter.server || call.server_name === filter.server) &&
     (!filter.container || (call.container ?? "").startsWith(filter.container)) &&
     (!filter.risk || call.risk_score >= Number(filter.risk)) &&
-    (!filter.verdict || call.policy_action === filter.verdict || call.outcome === filter.verdict) &&
+    (!filter.verdict || [call.policy_action, call.decision, call.outcome].includes(filter.verdict)) &&
+    (!filter.outcome || call.outcome === filter.outcome) &&
     (!filter.tool || call.tool_name.toLowerCase().includes(filter.tool.toLowerCase()))
   );
 }

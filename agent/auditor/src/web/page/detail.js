@@ -2,7 +2,7 @@
 
 import { ask } from "./api.js";
 import { trying } from "./app.js";
-import { badge, block, byId, duration, el, risk, shown, timeOf, verdict, visible } from "./dom.js";
+import { badge, became, block, byId, duration, el, ending, risk, shown, timeOf, verdict, visible } from "./dom.js";
 import { go, href } from "./place.js";
 import * as waiting from "./waiting.js";
 
@@ -106,6 +106,7 @@ function unanswered(call) {
 function paint(call) {
   const answered = call.responded_at !== null;
   const failed = call.error !== null || call.result?.isError === true;
+  const later = call.task_result ?? null;
   return el(
     "aside",
     { id: "detail", "data-id": call.id, "aria-label": "Call" },
@@ -115,7 +116,7 @@ function paint(call) {
       el("h2", { dir: "ltr" }, visible(call.tool_name)),
       el("button", { type: "button", id: "close", "aria-label": "Close", title: "Close (Esc)", onclick: () => go({ call: "" }) }, "×"),
     ),
-    el("p", { class: "line" }, risk(call.risk_score), badge(call), shown("span", {}, call.server_name), timeOf(call.requested_at)),
+    el("p", { class: "line" }, risk(call.risk_score), badge(call), ending(call), shown("span", {}, call.server_name), timeOf(call.requested_at)),
     waiting.buttons(call.id),
     el(
       "dl",
@@ -124,7 +125,9 @@ function paint(call) {
       row("Why this score", ...list(call.risk_reasons)),
       row("Rules", ...(call.rules?.length ? list(call.rules) : ["none matched; the score decided"])),
       row("Policy", visible(call.policy_action)),
-      call.outcome ? row("Outcome", visible(call.outcome), call.decided_by ? [" by ", ...visible(call.decided_by)] : "") : null,
+      call.decision ? row("Decision", visible(call.decision), call.decided_by ? [" by ", ...visible(call.decided_by)] : "") : null,
+      row("Outcome", visible(became(call) || "none yet")),
+      call.cancelled_at ? row("Cancelled", timeOf(call.cancelled_at)) : null,
       call.decided_at ? row("Decided", timeOf(call.decided_at)) : null,
       row("Asked", timeOf(call.requested_at)),
       row("Answered", answered ? [timeOf(call.responded_at), ` after ${duration(call.duration_ms)}`] : unanswered(call)[0]),
@@ -140,6 +143,7 @@ function paint(call) {
     block(call.arguments),
     el("h3", {}, failed ? "Error" : "Result"),
     answered ? answer(call.error ?? call.result) : el("p", { class: "quiet" }, unanswered(call)[1]),
+    later === null ? null : [el("h3", {}, "Later, of its task"), answer(later)],
     events(call),
   );
 }

@@ -85,12 +85,23 @@ export function duration(ms) {
   return `${Math.floor(ms / 60_000)} min ${Math.round((ms % 60_000) / 1000)} s`;
 }
 
-/** What became of a call, in a word. */
+/** What was decided about a call, in a word. */
 export function verdict(call) {
-  if (call.outcome === "ended") return "session ended";
-  if (call.outcome) return call.outcome;
+  const decision = call.decision ?? (call.outcome === "ended" ? "ended" : null);
+  if (decision === "ended") return "session ended";
+  if (decision) return decision;
   if (call.policy_action === "pause") return "waiting";
   return { pass: "passed", flag: "flagged", block: "blocked" }[call.policy_action] ?? call.policy_action;
+}
+
+/** Ends of calls that the server never had. */
+const NOT_RUN = ["blocked", "denied", "timeout", "cancelled", "ended"];
+
+/** What became of a call, in a word. */
+export function became(call) {
+  if (NOT_RUN.includes(call.outcome)) return "not run";
+  if (call.outcome) return call.outcome.replaceAll("_", " ");
+  return call.policy_action === "pause" && !call.decision ? "" : "in flight";
 }
 
 export const level = (score) => (score > 80 ? "block" : score > 60 ? "pause" : score > 30 ? "flag" : "pass");
@@ -101,6 +112,11 @@ export const risk = (score) =>
 export const badge = (call) => {
   const word = verdict(call);
   return el("span", { class: `verdict v-${word.replace(" ", "-")}` }, word);
+};
+
+export const ending = (call) => {
+  const word = became(call);
+  return el("span", { class: `verdict o-${word.replaceAll(" ", "-")}` }, visible(word));
 };
 
 /** A place with nothing in it says what to do. */

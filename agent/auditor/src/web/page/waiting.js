@@ -110,7 +110,7 @@ async function finish(id, card, outcome) {
   card.over = true;
   if (!outcome) {
     const call = await ask(`/api/tool-calls/${encodeURIComponent(id)}`).catch(() => null);
-    outcome = call?.outcome ?? "over";
+    outcome = call?.decision ?? call?.outcome ?? "over";
   }
   card.element.classList.add("over");
   card.actions.replaceChildren(el("strong", { role: "status" }, outcome === "timeout" ? "denied: nobody answered in time" : outcome));

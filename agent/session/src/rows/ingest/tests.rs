@@ -2,6 +2,7 @@
 
 use super::{Fold, Row};
 use crate::journal::{Direction, Entry, Judged};
+use ringfence_wire::tool_call::{Named as _, Outcome};
 
 const CLIENT: Direction = Direction::ClientToServer;
 const SERVER: Direction = Direction::ServerToClient;
@@ -53,6 +54,8 @@ fn fold(entries: Vec<Entry>) -> Vec<String> {
             Row::Answer { call, result, error, .. } => {
                 format!("answer {call} {} {}", result.unwrap_or_default(), error.unwrap_or_default())
             }
+            Row::Cancelled { call, .. } => format!("cancelled {call}"),
+            Row::TaskAnswer { call, answer, result, .. } => format!("task {call} {} {result}", answer.name()),
             Row::Decision { call, outcome, .. } => format!("{} {call}", outcome.as_str()),
             Row::Client { info } => format!("client {info}"),
             Row::Session { server_command, .. } => server_command,
@@ -144,6 +147,44 @@ fn paused_calls_are_in_flight_only_once_approved_and_blocked_ones_never() {
     assert_eq!(rows.last().map(String::as_str), Some("answer c1 {} "));
     let rows = fold(vec![message(CLIENT, CALL, &[("c1", "block")]), answer()]);
     assert!(rows[2].contains("no request that is known"));
+}
+
+#[test]
+fn a_call_is_cancelled_in_flight_once_and_only_there() {
+    let cancel = |id: &str| {
+        let text = format!(r#"{{"method":"notifications/cancelled","params":{{"requestId":{id}}}}}"#);
+        message(CLIENT, &text, &[])
+    };
+    let asked = || message(CLIENT, CALL, &[("c1", "pass")]);
+    let answer = || message(SERVER, r#"{"id":1,"result":{}}"#, &[]);
+    let many = |entries| fold(entries).iter().filter(|row| *row == "cancelled c1").count();
+    assert_eq!(many(vec![asked(), cancel("1"), cancel("1.0"), answer()]), 1);
+    assert_eq!(many(vec![asked(), cancel("\"1\""), cancel("2"), cancel("[1]")]), 0, "others");
+    assert_eq!(many(vec![asked(), answer(), cancel("1")]), 0, "it was answered");
+    assert_eq!(many(vec![message(CLIENT, CALL, &[("c1", "pause")]), cancel("1")]), 0, "nobody let it go on");
+    assert_eq!(many(vec![asked(), asked(), cancel("1")]), 0, "which of two is not known");
+    let Entry::Message { raw, .. } = cancel("1") else { panic!("a message") };
+    assert_eq!(many(vec![asked(), message(SERVER, &raw, &[])]), 0, "the server cancels its own requests");
+}
+
+#[test]
+fn a_task_s_later_result_is_its_call_s() {
+    let task = r#"{"id":1,"result":{"task":{"taskId":"t1","status":"working"}}}"#;
+    let ask = r#"{"id":2,"method":"tasks/result","params":{"taskId":"t1"}}"#;
+    let rows = fold(vec![
+        message(CLIENT, CALL, &[("c1", "pass")]),
+        message(SERVER, task, &[]),
+        message(CLIENT, r#"{"id":5,"method":"tasks/result","params":{"taskId":"t2"}}"#, &[]),
+        message(SERVER, r#"{"id":5,"result":{"not":"ours"}}"#, &[]),
+        message(CLIENT, ask, &[]),
+        message(SERVER, r#"{"id":2,"result":{"content":[]}}"#, &[]),
+    ]);
+    let later: Vec<&String> = rows.iter().filter(|row| row.starts_with("task ")).collect();
+    assert_eq!(later, [r#"task c1 task_answered {"content":[]}"#]);
+    let mut fold = Fold::default();
+    fold.next(message(CLIENT, CALL, &[("c1", "pass")]));
+    let rows = fold.next(message(SERVER, task, &[]));
+    assert!(matches!(&rows[1], Row::Answer { answer: Outcome::Task, .. }), "{rows:?}");
 }
 
 #[test]
