@@ -68,6 +68,7 @@ test("a call appears while one looks, and its answer after it", async () => {
   const files = await client("files");
   await files.call("read_file", { path: "/etc/hosts" });
   await row(page, "read_file").getByText("passed").waitFor();
+  await row(page, "read_file").locator(".became").getByText("answered").waitFor();
   await row(page, "read_file").getByText("path=/etc/hosts").waitFor();
   await row(page, "read_file").locator(".took").getByText("ms").waitFor();
   await files.call("fail_always");
@@ -100,7 +101,8 @@ test("approve lets the call go on", async () => {
   await sleep(500);
   await card.getByRole("button", { name: "Approve" }).click();
   assert.equal((await answer).result.content[0].text, "done: delete_file");
-  await row(page, "delete_file").getByText("approved").waitFor();
+  await row(page, "delete_file").locator(".what").getByText("approved").waitFor();
+  await row(page, "delete_file").locator(".became").getByText("answered").waitFor();
   const calls = await home.api("/api/tool-calls");
   assert.equal(calls[0].approved_by, "dashboard");
   await page.mouse.move(5, 790);
@@ -276,6 +278,10 @@ test("filters are in the address, survive a reload, and the back button undoes t
   await row(page, "read_note").waitFor({ state: "detached" });
   await row(page, "create_file").waitFor();
   assert.equal(await page.locator("#calls tr").count(), 1);
+  await page.locator("#filter-outcome").selectOption("killed");
+  await page.getByText("No call matches").waitFor();
+  await page.locator("#filter-outcome").selectOption("answered");
+  await row(page, "create_file").waitFor();
 });
 
 test("the keyboard does everything", async () => {
