@@ -256,8 +256,11 @@ enum Told<'a> {
     Member(String),
 }
 
+/// Most members of an object that are looked at for what it is. What has more of them is no message.
+const MOST_TOLD: usize = 16;
+
 /// What an object says of itself, by brackets and strings alone: the rest need not be there, nor be JSON. `None` where a
-/// key cannot be read, or a value is cut that tells which message this is.
+/// key cannot be read, a value is cut that tells which message this is, or there are more than [`MOST_TOLD`] of those.
 fn told(bytes: &[u8]) -> Option<Vec<Told<'_>>> {
     let string_end = |from: usize| {
         let mut at = from + 1;
@@ -273,6 +276,9 @@ fn told(bytes: &[u8]) -> Option<Vec<Told<'_>>> {
     let spaces = |from: usize| from + rest(from).iter().take_while(|byte| byte.is_ascii_whitespace()).count();
     let (mut at, mut depth, mut all) = (0, 0usize, Vec::new());
     while let Some(byte) = bytes.get(at) {
+        if all.len() > MOST_TOLD {
+            return None;
+        }
         match byte {
             b'{' | b'[' => depth += 1,
             b'}' | b']' => depth = depth.saturating_sub(1),

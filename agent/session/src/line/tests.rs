@@ -71,6 +71,7 @@ fn a_refused_line_is_answered_under_the_ids_of_its_requests() {
         (r#"{"id":null,"method":"x"}"#, vec![]),
         (r#"{"id":"\ud83c","method":"x"}"#, vec![]),
         (r#"[{"id":1,"method":"x"}"#, vec![]),
+        (&format!("{{{}\"id\":1}}", "\"method\":1,".repeat(17)), vec![]),
         ("", vec![]),
     ] {
         assert_eq!(ids(line), expected, "{line}");
