@@ -37,7 +37,7 @@ const ALL: [Vouched; 4] = [
     Vouched { kind: "rule file", table: "rule_files", key: "$.uid || ' ' || $.path", uid: "$.uid" },
 ];
 
-/// Migration 33. The row of no kind says that every row of before has its copy.
+/// Migration 30. The row of no kind says that every row of before has its copy.
 pub(crate) const MIGRATION: &str = "
     CREATE TABLE vouched (
         kind    TEXT NOT NULL,

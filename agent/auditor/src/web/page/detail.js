@@ -97,7 +97,7 @@ function events(call) {
 function unanswered(call) {
   const word = verdict(call);
   if (word === "waiting") return ["not yet: it waits for a decision", "The server has not seen this call: it waits for a decision."];
-  if (["blocked", "denied", "timeout"].includes(word)) {
+  if (["blocked", "denied", "timeout", "cancelled", "session ended"].includes(word)) {
     return ["not by the server, which never saw it", "The server has not seen this call."];
   }
   return ["no answer from the server", "The server has sent nothing for this call."];
