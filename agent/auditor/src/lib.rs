@@ -148,7 +148,7 @@ pub fn run(state: &Path, retention: Retention) -> Result<(), Error> {
         })
         .map_err(Error::Thread)?;
     if let Some(dashboard) = handoff.dashboard {
-        web::start(&sessions, web, dashboard, None)?;
+        web::start(&sessions, web, dashboard)?;
     }
 
     let (sender, items) = queue::queue();

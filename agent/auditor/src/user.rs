@@ -41,12 +41,12 @@ pub fn run(places: &Places, port: u16, retention: Retention) -> Result<(), Error
     runtime.remove(name.as_ref()).map_err(state)?;
     let (listener, socket) = runtime.bind(name.as_ref()).map_err(state)?;
     socket.set_mode(0o600).map_err(state)?;
-    let sessions = Arc::new(Sessions::new(db.to_owned(), Serving::Own));
+    let sessions = Arc::new(Sessions::new(db.to_owned(), Serving::Own).with_rule_file(places.rules()));
     let dashboard = loopback::bind(port).and_then(|listener| {
         listener.set_nonblocking(true)?;
         Ok(listener)
     });
-    web::start(&sessions, web::prepare()?, dashboard.map_err(web::Error::Listen)?, Some(places.rules()))?;
+    web::start(&sessions, web::prepare()?, dashboard.map_err(web::Error::Listen)?)?;
     closing::prepare();
     accept::start(listener, Arc::clone(&sessions)).map_err(Error::Thread)?;
     let mut upkeep = Upkeep::new(Arc::clone(&sessions), retention, Some(places.clone()));

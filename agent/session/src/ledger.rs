@@ -4,6 +4,7 @@
 //! database, chained as journals are, so that a session that is gone without a checkpoint is found.
 
 use super::journal::{self, GENESIS, link};
+use ringfence_wire::mcp::StoredRule;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
 
@@ -26,7 +27,9 @@ pub enum Entry {
     },
     /// Retention removed a session: what is left of it.
     Removed(Checkpoint),
-    /// The entries up to a number were about removed sessions only, and are gone themselves.
+    /// Somebody changed a rule of the database.
+    Rule(Box<ChangedRule>),
+    /// The entries up to a number were about removed sessions and changed rules only, and are gone themselves.
     Folded {
         /// When.
         at: i64,
@@ -38,7 +41,48 @@ pub enum Entry {
         sessions: u64,
         /// Their calls.
         calls: u64,
+        /// Changes of rules that went with it, all earlier folds included.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        rules: u64,
     },
+}
+
+/// Whether nothing is counted. Folds from before rules were in ledgers have no such count, and their text is hashed.
+const fn is_zero(count: &u64) -> bool {
+    *count == 0
+}
+
+/// One change of a rule: who, when, and the rule before and after.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ChangedRule {
+    /// When; microseconds since 1970.
+    pub at: i64,
+    /// Who, in words.
+    pub by: String,
+    /// What was done: `add`, `edit`, `enable`, `disable`, `move`, `delete`.
+    pub change: String,
+    /// The rule's id.
+    pub id: String,
+    /// The rule before; none where it was added.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub before: Option<RuleState>,
+    /// The rule after; none where it was deleted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after: Option<RuleState>,
+}
+
+/// A rule of the database at one time.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RuleState {
+    /// Counts the rule's changes, from 1.
+    pub version: i64,
+    /// Its place among the rules of its owner, from 1.
+    pub place: u32,
+    /// Whether it is on.
+    pub enabled: bool,
+    /// The rule.
+    #[serde(flatten)]
+    pub rule: StoredRule,
 }
 
 /// What is left of a session that retention removed.
@@ -165,6 +209,7 @@ impl Ledger {
                     known.marks.insert(checkpoint.last, checkpoint.head.clone());
                     known.removed = Some(checkpoint);
                 }
+                Entry::Rule(_) => {}
                 Entry::Folded { upto, head, sessions, calls, .. } => {
                     ledger.folded = (sessions, calls);
                     folds.insert(upto, head);
@@ -188,8 +233,8 @@ impl Ledger {
     }
 }
 
-/// The fold of a ledger's oldest entries, of which these are the first, as far as all of them are about sessions that
-/// retention removed, as `is_removed` says; `None` where that would take away fewer than `least` entries.
+/// The fold of a ledger's oldest entries, of which these are the first, as far as all of them are about changes of rules
+/// and sessions that retention removed, as `is_removed` says; `None` where that would take away fewer than `least` entries.
 ///
 /// # Errors
 /// Those of `is_removed`.
@@ -199,7 +244,7 @@ pub fn fold<E>(
     least: usize,
     now: i64,
 ) -> Result<Option<Entry>, E> {
-    let (mut sessions, mut calls, mut count) = (0u64, 0u64, 0usize);
+    let (mut sessions, mut calls, mut rules, mut count) = (0u64, 0u64, 0u64, 0usize);
     for row in rows {
         let Ok(entry) = serde_json::from_str(&row.entry) else { break };
         match entry {
@@ -209,9 +254,11 @@ pub fn fold<E>(
                 sessions = sessions.saturating_add(1);
                 calls = calls.saturating_add(checkpoint.calls);
             }
-            Entry::Folded { sessions: more, calls: more_calls, .. } => {
+            Entry::Rule(_) => rules = rules.saturating_add(1),
+            Entry::Folded { sessions: more, calls: more_calls, rules: more_rules, .. } => {
                 sessions = sessions.saturating_add(more);
                 calls = calls.saturating_add(more_calls);
+                rules = rules.saturating_add(more_rules);
             }
         }
         count += 1;
@@ -224,6 +271,7 @@ pub fn fold<E>(
         head: last.hash.clone(),
         sessions,
         calls,
+        rules,
     }))
 }
 
@@ -231,6 +279,7 @@ pub fn fold<E>(
 mod tests {
     use super::{Broken, Checkpoint, Entry, Ledger, Row, Why, hash};
     use crate::journal::GENESIS;
+    use serde_json::json;
     use std::convert::Infallible;
 
     /// The fold of a whole ledger.
@@ -323,5 +372,23 @@ mod tests {
         // A later fold counts the earlier one's.
         let more = rows(&[&entries[..], &[folded, removed("b")]].concat());
         assert!(matches!(fold(&more[3..], 3, 6), Some(Entry::Folded { upto: 7, sessions: 2 | 3, .. })));
+    }
+
+    #[test]
+    fn changes_of_rules_are_folded_away_and_counted_and_older_folds_are_as_they_were() {
+        let state = json!({ "version": 1, "place": 1, "enabled": true, "name": "a", "tool_pattern": "x", "action": "block" });
+        let change =
+            json!({ "kind": "rule", "at": 3, "by": "uid 5", "change": "add", "id": "i", "after": state });
+        let change: Entry = serde_json::from_value(change).expect("an entry");
+        let entries = [change.clone(), reached("a", 1), removed("a"), change, reached("b", 1)];
+        let before = rows(&entries);
+        Ledger::read(&before).expect("whole");
+        let folded = fold(&before, 3, 5).expect("they can go");
+        assert!(matches!(folded, Entry::Folded { upto: 4, sessions: 1, rules: 2, .. }));
+        let after = rows(&[&entries[..], &[folded.clone(), reached("c", 1)]].concat());
+        Ledger::read(&after[4..]).expect("the fold vouches for what is gone");
+        let of_before =
+            serde_json::to_value(fold(&rows(&[reached("a", 1), removed("a"), removed("b")]), 2, 5));
+        assert_eq!(of_before.expect("JSON").get("rules"), None);
     }
 }

@@ -12,6 +12,7 @@
 //! | `corpus` | for tests: calls that are labelled, and how often the classifier agrees |
 //! | `conditions`, `rules` | which calls a rule is about; the YAML rules |
 //! | `ruleset`, `reload` | the rules in force; the rule file, watched |
+//! | `trial` | what a change of a rule would have meant for calls on record |
 //! | `journal`, `draft`, `heads` | the hash-chained journal; its lines before they are chained; its heads in journald |
 //! | `ledger` | the ledger of a user's sessions |
 //! | `rows/` | the store's rows, made from a journal |
@@ -52,3 +53,4 @@ mod shell;
 pub mod sql;
 pub mod stderr;
 pub mod strict;
+pub mod trial;

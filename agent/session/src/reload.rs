@@ -194,7 +194,7 @@ pub fn difference(old: &str, new: &str) -> String {
 /// The first rule of `old` that no rule of `new` covers: as wide in every condition, as strict in its action. As the
 /// strictest of all matching rules wins, rules that cover all old ones judge no call more mildly; a change that is no
 /// loosening and yet not covered rule by rule counts as one.
-fn loosened<'a>(old: &'a [RuleSpec], new: &[RuleSpec]) -> Option<&'a str> {
+pub fn loosened<'a>(old: &'a [RuleSpec], new: &[RuleSpec]) -> Option<&'a str> {
     let new: Vec<(Action, Scope<'_>)> = new
         .iter()
         .filter(|rule| rule.enabled)

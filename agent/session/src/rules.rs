@@ -210,6 +210,15 @@ pub fn compile(spec: RuleSpec) -> Result<Rule, Error> {
 /// The strictest of the score's threshold and of every rule that matches. A tool's name is matched as sent and without
 /// an `mcp__server__` prefix.
 pub fn judge(rules: &[Rule], facts: Facts<'_>) -> Judgement {
+    let matching = matching(rules, facts);
+    let strictest = matching.iter().map(|rule| rule.action).max().unwrap_or(Action::Pass);
+    let action = strictest.max(action_of_score(facts.risk.score));
+    let rules = matching.iter().filter(|rule| rule.action == action).map(|rule| rule.name.clone()).collect();
+    Judgement { action, rules }
+}
+
+/// The rules that a call meets, as [`judge`] reads its names.
+pub(crate) fn matching<'a>(rules: &'a [Rule], facts: Facts<'_>) -> Vec<&'a Rule> {
     let (server, tool) = (normal(facts.server), normal(facts.tool));
     let bare = tool
         .strip_prefix("mcp__")
@@ -221,11 +230,7 @@ pub fn judge(rules: &[Rule], facts: Facts<'_>) -> Judgement {
         rule.enabled
             && (rule.conditions.matches(named(bare)) || prefixed && rule.conditions.matches(named(&tool)))
     };
-    let matching: Vec<&Rule> = rules.iter().filter(matches).collect();
-    let strictest = matching.iter().map(|rule| rule.action).max().unwrap_or(Action::Pass);
-    let action = strictest.max(action_of_score(facts.risk.score));
-    let rules = matching.iter().filter(|rule| rule.action == action).map(|rule| rule.name.clone()).collect();
-    Judgement { action, rules }
+    rules.iter().filter(matches).collect()
 }
 
 #[cfg(test)]

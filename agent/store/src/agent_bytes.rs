@@ -286,7 +286,10 @@ mod tests {
             ALTER TABLE tool_calls RENAME COLUMN decision TO outcome; ALTER TABLE tool_calls DROP COLUMN answer;
             ALTER TABLE tool_calls DROP COLUMN cancelled_at; ALTER TABLE tool_calls DROP COLUMN task_answer;
             ALTER TABLE tool_calls DROP COLUMN task_msg_id; ALTER TABLE tool_calls DROP COLUMN task_result;
-            ALTER TABLE sessions DROP COLUMN outcomes;";
+            ALTER TABLE sessions DROP COLUMN outcomes;
+            ALTER TABLE policy_rules DROP COLUMN position; ALTER TABLE policy_rules DROP COLUMN version;
+            ALTER TABLE policy_rules DROP COLUMN changed_at; ALTER TABLE policy_rules DROP COLUMN changed_by;
+            DROP TABLE rule_hits;";
         writer.connection().execute_batch(&undo).expect("undoes");
         drop(writer);
         let writer = open(&file, 0).expect("opens").writer;

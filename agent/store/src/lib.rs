@@ -11,6 +11,7 @@
 //! | `filter` | which calls are asked for |
 //! | `ledger` | the ledger of sessions |
 //! | `policy_rules`, `condition_columns` | rules of the database; the columns of their conditions |
+//! | `rule_changes`, `rule_trials` | changing one rule, and its entry of the ledger; what a change would have meant |
 //! | `rule_files` | which rule file is in force, and changes that wait for a person |
 //! | `agents`, `agent_bytes` | agents: requests, tool calls, tags; a bound on the bytes of their rows |
 //! | `hooks`, `refusals` | what agents' hooks say of calls; what was refused on agents' sockets |
@@ -44,7 +45,9 @@ mod policy_rules;
 mod read;
 mod refusals;
 mod retention;
+mod rule_changes;
 mod rule_files;
+mod rule_trials;
 mod run_lines;
 mod schema;
 mod session_readers;
@@ -69,6 +72,7 @@ pub use mcp_read::{SessionReader, Shown};
 pub use mcp_schema::TABLES as MCP_TABLES;
 pub use read::{Filter, Losses, Reader, Viewer};
 pub use retention::Retention;
+pub use rule_changes::Changed;
 pub use rule_files::{Compared, Standing};
 pub use session_readers::SessionReaders;
 pub use session_writer::{Position, SessionWriter};

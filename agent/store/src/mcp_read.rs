@@ -482,17 +482,7 @@ impl SessionReader {
         self.rows(&text, &[&viewer.0])
     }
 
-    /// The rows of the rules that bind the viewer's sessions, oldest first; for root, of all.
-    ///
-    /// # Errors
-    /// [`Error::Sql`].
-    pub fn rules(&self, viewer: Viewer) -> Result<Vec<Value>, Error> {
-        let text =
-            "SELECT * FROM policy_rules WHERE ?1 = 0 OR uid IN (0, ?1) ORDER BY created_at, id LIMIT 1000";
-        self.rows(text, &[&viewer.0])
-    }
-
-    fn rows(&self, text: &str, values: &[&dyn ToSql]) -> Result<Vec<Value>, Error> {
+    pub(crate) fn rows(&self, text: &str, values: &[&dyn ToSql]) -> Result<Vec<Value>, Error> {
         rows(&self.connection, text, values, object).map_err(sql("read MCP sessions"))
     }
 }

@@ -5,7 +5,7 @@ pub const TABLES: &[&str] =
     &["sessions", "messages", "tool_calls", "intent_contexts", "intent_tool_calls", "policy_rules", "stderr"];
 
 /// The migrations that make a database of MCP sessions, in order.
-pub(crate) const SCHEMA: &[&str] = &[MIGRATION, GOVERNED, EVIDENCE, STDERR, CLIENT, OUTCOMES];
+pub(crate) const SCHEMA: &[&str] = &[MIGRATION, GOVERNED, EVIDENCE, STDERR, CLIENT, OUTCOMES, RULES];
 
 /// Migration 2. Times are RFC 3339 text in UTC with microseconds, so that any SQLite client reads and sorts them.
 pub(crate) const MIGRATION: &str = "
@@ -167,3 +167,13 @@ pub(crate) const OUTCOME: &str = "CASE
     WHEN s.ended_at IS NULL THEN NULL
     WHEN c.decision IS NULL AND c.policy_action = 'pause' THEN 'ended'
     ELSE 'killed' END";
+
+/// Migration 32: rules of the database can be changed. Those from before keep their order.
+pub(crate) const RULES: &str = "
+    ALTER TABLE policy_rules ADD COLUMN position INTEGER NOT NULL DEFAULT 0; -- orders the rules of one owner
+    ALTER TABLE policy_rules ADD COLUMN version INTEGER NOT NULL DEFAULT 1;  -- counts its changes
+    ALTER TABLE policy_rules ADD COLUMN changed_at TIMESTAMP;                -- NULL: never changed
+    ALTER TABLE policy_rules ADD COLUMN changed_by TEXT;
+    UPDATE policy_rules SET position = (SELECT count(*) FROM policy_rules p WHERE p.uid = policy_rules.uid
+        AND (p.created_at, p.id) <= (policy_rules.created_at, policy_rules.id));
+";

@@ -1,80 +1,105 @@
 //! Rules of the database.
 
-use super::{
-    Error, SessionReader, SessionWriter, condition_columns, connection::rows, session_writer::of_user, sql,
-    turn,
-};
-use ringfence_base::clock::rfc3339;
-use ringfence_wire::mcp::{MAX_STORED_RULES, StoredRule};
-use rusqlite::{Row, ToSql};
+use super::{Error, SessionReader, Viewer, condition_columns, connection::rows, sql};
+use ringfence_session::ledger::RuleState;
+use ringfence_wire::mcp::StoredRule;
+use rusqlite::{Connection, OptionalExtension as _, Row, params};
+use serde_json::Value;
+use std::collections::HashMap;
 
-/// Rules for the sessions of each user id.
-const RULES_BY_UID: &str = "SELECT uid, count(*) FROM policy_rules GROUP BY uid";
+/// Names whose hits are read at once: as many as are counted of one user's sessions.
+const MOST_NAMES: u32 = 2000;
+
+/// A rule of the database, and whose sessions it binds: everybody's for 0.
+#[derive(Debug, Clone)]
+pub(crate) struct Owned {
+    pub(crate) id: String,
+    pub(crate) uid: u32,
+    pub(crate) state: RuleState,
+}
+
+/// The rules of the database that bind the sessions of `uid`, those that are off included: root's first, then in their order.
+pub(crate) fn binding(connection: &Connection, uid: u32) -> rusqlite::Result<Vec<Owned>> {
+    let text = "SELECT *, row_number() OVER (PARTITION BY uid ORDER BY position, created_at, id) AS place
+         FROM policy_rules WHERE uid IN (0, ?1) ORDER BY uid, place";
+    rows(connection, text, [uid], owned)
+}
+
+fn owned(row: &Row<'_>) -> rusqlite::Result<Owned> {
+    let state = RuleState {
+        version: row.get("version")?,
+        place: row.get("place")?,
+        enabled: row.get("enabled")?,
+        rule: stored(row)?,
+    };
+    Ok(Owned { id: row.get("id")?, uid: row.get("uid")?, state })
+}
+
+fn stored(row: &Row<'_>) -> rusqlite::Result<StoredRule> {
+    Ok(StoredRule {
+        name: row.get("name")?,
+        description: row.get::<_, Option<String>>("description")?.unwrap_or_default(),
+        conditions: condition_columns::read(row)?,
+        action: row.get::<_, String>("action")?.into(),
+    })
+}
 
 impl SessionReader {
-    /// The rules of the database that are switched on and bind the sessions of `uid`, oldest first.
+    /// The rules of the database that are switched on and bind the sessions of `uid`, in their order.
     ///
     /// # Errors
     /// [`Error::Sql`].
     pub fn stored_rules(&self, uid: u32) -> Result<Vec<StoredRule>, Error> {
-        let text = "SELECT * FROM policy_rules WHERE enabled AND uid IN (0, ?1) ORDER BY created_at, id";
-        let rule = |row: &Row<'_>| {
-            Ok(StoredRule {
-                name: row.get("name")?,
-                description: row.get::<_, Option<String>>("description")?.unwrap_or_default(),
-                conditions: condition_columns::read(row)?,
-                action: row.get::<_, String>("action")?.into(),
-            })
-        };
-        rows(self.connection(), text, [uid], rule).map_err(sql("read the rules"))
+        let text = "SELECT * FROM policy_rules WHERE enabled AND uid IN (0, ?1)
+             ORDER BY uid, position, created_at, id";
+        rows(self.connection(), text, [uid], stored).map_err(sql("read the rules"))
     }
-}
 
-impl SessionWriter {
-    /// Adds a rule for the sessions of `uid`, or of everybody for 0. Gives its id, or nothing where one of that name
-    /// binds some of them already.
+    /// The rows of the rules that bind the viewer's sessions, in their order; for root, of all. `place` is a rule's among those
+    /// of its owner, from 1; `hits` is how many calls of the viewer's have a verdict that names it, and `last_hit` when the last
+    /// of them was asked for.
     ///
     /// # Errors
-    /// [`Error`].
-    pub fn add_rule(&mut self, uid: u32, rule: &StoredRule, now: i64) -> Result<Option<String>, Error> {
-        let _turn = turn::wait();
-        let id = uuid::Uuid::new_v4().to_string();
-        let owners = self.owners.clone();
-        let connection = self.connection()?;
-        let owner = owners.of(uid);
-        let count = of_user(connection, &owners, owner, RULES_BY_UID).map_err(sql("count rules"))?;
-        if count >= MAX_STORED_RULES as u64 {
-            return Err(Error::TooManyRules);
-        }
-        let conditions = condition_columns::values(&rule.conditions);
-        let (action, created_at) = (rule.action.as_str(), rfc3339(now));
-        let others: [(&str, &dyn ToSql); 6] = [
-            ("uid", &uid),
-            ("name", &rule.name),
-            ("id", &id),
-            ("description", &rule.description),
-            ("action", &action),
-            ("created_at", &created_at),
-        ];
-        let conditions = conditions.iter().map(|(name, value)| (*name, value as &dyn ToSql));
-        let columns: Vec<(&str, &dyn ToSql)> = others.into_iter().chain(conditions).collect();
-        let names: Vec<&str> = columns.iter().map(|(name, _)| *name).collect();
-        let numbers: Vec<String> = (1..=columns.len()).map(|number| format!("?{number}")).collect();
-        let text = format!(
-            "INSERT INTO policy_rules ({}) SELECT {}
-             WHERE NOT EXISTS (SELECT 1 FROM policy_rules WHERE name = ?2 AND (uid = ?1 OR uid = 0 OR ?1 = 0))",
-            names.join(", "),
-            numbers.join(", ")
-        );
-        let values: Vec<&dyn ToSql> = columns.iter().map(|(_, value)| *value).collect();
-        let inserted = connection.execute(&text, values.as_slice());
-        Ok((inserted.map_err(sql("store a rule"))? == 1).then_some(id))
+    /// [`Error::Sql`].
+    pub fn rules(&self, viewer: Viewer) -> Result<Vec<Value>, Error> {
+        let text =
+            "SELECT r.*, row_number() OVER (PARTITION BY uid ORDER BY position, created_at, id) AS place,
+                 coalesce((SELECT sum(hits) FROM rule_hits h WHERE h.name = r.name AND (?1 = 0 OR h.uid = ?1)
+                     AND (r.uid = 0 OR h.uid = r.uid)), 0) AS hits,
+                 (SELECT max(last) FROM rule_hits h WHERE h.name = r.name AND (?1 = 0 OR h.uid = ?1)
+                     AND (r.uid = 0 OR h.uid = r.uid)) AS last_hit
+             FROM policy_rules r WHERE ?1 = 0 OR uid IN (0, ?1) ORDER BY uid, place LIMIT 1000";
+        self.rows(text, &[&viewer.0])
+    }
+
+    /// The rule of that id that binds the viewer's sessions; for root, of any.
+    ///
+    /// # Errors
+    /// [`Error::Sql`].
+    pub fn stored_rule(&self, viewer: Viewer, id: &str) -> Result<Option<StoredRule>, Error> {
+        let text = "SELECT * FROM policy_rules WHERE id = ?2 AND (?1 = 0 OR uid IN (0, ?1))";
+        let found = self.connection().query_row(text, params![viewer.0, id], stored).optional();
+        found.map_err(sql("read a rule"))
+    }
+
+    /// How many calls of the viewer's have a verdict that names each rule, and when the last of them was asked for.
+    ///
+    /// # Errors
+    /// [`Error::Sql`].
+    pub fn rule_hits(&self, viewer: Viewer) -> Result<HashMap<String, (i64, String)>, Error> {
+        let text = "SELECT name, sum(hits), max(last) FROM rule_hits WHERE ?1 = 0 OR uid = ?1
+             GROUP BY name ORDER BY max(last) DESC LIMIT ?2";
+        let hit = |row: &Row<'_>| Ok((row.get(0)?, (row.get(1)?, row.get(2)?)));
+        rows(self.connection(), text, params![viewer.0, MOST_NAMES], hit)
+            .map(HashMap::from_iter)
+            .map_err(sql("read how often rules applied"))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::SessionWriter;
     use ringfence_wire::mcp::Conditions;
     use serde_json::json;
 

@@ -9,6 +9,7 @@ mod api;
 mod auditor_support;
 mod crowd;
 mod live;
+mod rules;
 mod support;
 mod web;
 

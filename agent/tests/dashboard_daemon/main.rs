@@ -13,6 +13,8 @@ mod crowd;
 mod forty;
 #[path = "../dashboard/live.rs"]
 mod live;
+#[path = "../dashboard/rules.rs"]
+mod rules;
 #[path = "../dashboard/support.rs"]
 mod support;
 mod tied;

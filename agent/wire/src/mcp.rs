@@ -110,6 +110,23 @@ pub enum McpRequest {
         /// Hex SHA-256 of the text that was shown: another one is not confirmed.
         sha256: String,
     },
+    /// The rules of the database that bind the asking user's sessions, in their order: [`McpReply::Rows`].
+    Rules,
+    /// Changes one rule of the database: [`McpReply::RuleChanged`], or [`McpReply::Loosens`] where that has to be agreed to.
+    ChangeRule {
+        /// What is changed.
+        change: RuleChange,
+        /// A person agreed that calls are judged more mildly.
+        #[serde(default)]
+        agreed: bool,
+    },
+    /// What a change of a rule would have meant for calls on record: [`McpReply::Rows`] with one row.
+    TryRule {
+        /// The change.
+        change: RuleChange,
+        /// Of the last so many days.
+        days: u32,
+    },
     /// The present heads of ledgers and journals: [`McpReply::Rows`], each with the text of one as `head`.
     Heads,
     /// Where the dashboard is, and the asking user's token that opens it: [`McpReply::Dashboard`].
@@ -155,6 +172,16 @@ pub enum McpReply {
     },
     /// The rules are in force in every session that has that file.
     Confirmed,
+    /// The rule is changed, and in force as it is now.
+    RuleChanged {
+        /// The rule as lists have it; null where it was deleted.
+        rule: serde_json::Value,
+    },
+    /// The change loosens a rule, and nobody has agreed to that: nothing was changed.
+    Loosens {
+        /// The rule.
+        rule: String,
+    },
     /// Rows, each a JSON object.
     Rows {
         /// The rows.
@@ -195,6 +222,52 @@ pub struct StoredRule {
     pub conditions: Conditions,
     /// `flag`, `pause` or `block`.
     pub action: Recorded<Action>,
+}
+
+/// A change of one rule of the database. What is changed has a version that counts up: a change of another version than the
+/// present one is refused, so that of two people who change a rule at once neither undoes what the other did.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "change", rename_all = "snake_case", deny_unknown_fields)]
+pub enum RuleChange {
+    /// A new rule, after all others.
+    Add {
+        /// The rule.
+        rule: StoredRule,
+    },
+    /// Another description, other conditions or another action. The name stays: verdicts on record name the rule by it.
+    Edit {
+        /// The rule's id.
+        id: String,
+        /// The version that was looked at.
+        version: i64,
+        /// The rule as it is to be, with the name that it has.
+        rule: StoredRule,
+    },
+    /// Switched on or off.
+    Switch {
+        /// The rule's id.
+        id: String,
+        /// The version that was looked at.
+        version: i64,
+        /// On.
+        enabled: bool,
+    },
+    /// Put at another place among the rules of its owner. No verdict depends on it but in the order of the names.
+    Move {
+        /// The rule's id.
+        id: String,
+        /// The version that was looked at.
+        version: i64,
+        /// From 1; what is beyond the last place is the last.
+        place: u32,
+    },
+    /// Removed.
+    Delete {
+        /// The rule's id.
+        id: String,
+        /// The version that was looked at.
+        version: i64,
+    },
 }
 
 /// Which calls a rule is about: those that meet every condition. Whoever uses conditions names all of them, so that the

@@ -5,6 +5,7 @@ mod claims;
 mod intake;
 pub(crate) mod link;
 pub(crate) mod peers;
+pub(crate) mod rule_changes;
 mod rule_orders;
 pub(crate) mod server;
 mod session_link;

@@ -2,6 +2,7 @@
 
 use super::{
     attribution,
+    rule_changes::{NotChanged, listed, suggested},
     session_link::{admit, link, open_journal},
     sessions::Sessions,
     waiting::{Decider, Refused},
@@ -12,7 +13,7 @@ use ringfence_base::{
     quota::{Permit, Permits},
 };
 use ringfence_session::heads::database;
-use ringfence_store::{self as store, CallFilter, SessionReader, Shown, Viewer};
+use ringfence_store::{self as store, CallFilter, Changed, SessionReader, Shown, Viewer};
 use ringfence_wire::{
     conn::Conn,
     frame::FrameError,
@@ -137,6 +138,29 @@ fn converse(
                 }
             },
         },
+        McpRequest::ChangeRule { change, agreed } => match sessions.may_approve(uid, conn.stream(), &still) {
+            Err(why) => {
+                refused("a change of a rule is", &why);
+                failed(why.to_string())
+            }
+            Ok(()) => match sessions.writer.wait(uid, still) {
+                None => return Err(FrameError::Closed),
+                Some(lane) => {
+                    let by = format!("uid {uid}, command line");
+                    match sessions.change_rule(viewer, &change, (&by, agreed), lane) {
+                        Ok(rule) => McpReply::RuleChanged { rule },
+                        Err(NotChanged::Refused(Changed::Loosens(rule))) => McpReply::Loosens { rule },
+                        Err(error) => failed(chain(&error)),
+                    }
+                }
+            },
+        },
+        McpRequest::TryRule { change, days } => sessions
+            .readers
+            .ask(|reader| Ok(sessions.try_rule(reader, viewer, &change, days)))
+            .map_err(NotChanged::from)
+            .flatten()
+            .map_or_else(|error| failed(chain(&error)), |row| McpReply::Rows { rows: vec![row] }),
         McpRequest::Dashboard => match sessions.port.load(Ordering::SeqCst) {
             0 => failed("the auditor has no dashboard: no port was free".to_owned()),
             port => match sessions.may_approve(uid, conn.stream(), &still).map(|()| sessions.token(uid)) {
@@ -210,6 +234,7 @@ fn converse(
                 }
                 McpRequest::Sessions { limit } => reader.sessions(viewer, limit),
                 McpRequest::PendingRules => reader.pending_rules(viewer),
+                McpRequest::Rules => listed(reader, viewer, sessions.rule_file.as_deref()),
                 McpRequest::Heads => {
                     let heads = reader.heads(viewer, &database(&sessions.db), false)?;
                     Ok(heads.iter().map(|head| serde_json::json!({ "head": head.to_string() })).collect())
@@ -242,7 +267,8 @@ fn of_session(
     }
 }
 
-/// One call, whole, with what the kernel saw of it as `events`, and in `events_cut` whether that is not all.
+/// One call, whole, with what the kernel saw of it as `events`, and in `events_cut` whether that is not all; and what of a rule
+/// about calls like it can be said, as `suggested_rule`.
 ///
 /// # Errors
 /// Those of the store.
@@ -255,6 +281,7 @@ pub(crate) fn detail(
     let (events, cut) = attribution::of_call(sessions, viewer, call)?;
     row["events"] = serde_json::json!(events);
     row["events_cut"] = cut.into();
+    row["suggested_rule"] = suggested(&row);
     Ok(Some(row))
 }
 

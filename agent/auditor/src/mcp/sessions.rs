@@ -91,6 +91,8 @@ pub(super) struct Linked {
 pub struct Sessions {
     /// The database.
     pub db: PathBuf,
+    /// The user's rules; `None` where users have files of their own, which only their interceptors can read.
+    pub(crate) rule_file: Option<PathBuf>,
     /// The one writer of sessions.
     pub writer: SharedWriter,
     /// Calls that wait for a person.
@@ -167,6 +169,7 @@ impl Sessions {
             ),
             readers: SessionReaders::new(db.clone()),
             db,
+            rule_file: None,
             waiting: Waiting::new(owners.clone()),
             links: within(MAX_CONNECTIONS, SESSIONS_EACH),
             linked: Mutex::default(),
@@ -189,6 +192,11 @@ impl Sessions {
             watchers: Watchers::default(),
             sending_rules: Lanes::new(Owners::default()),
         }
+    }
+
+    /// The same for one user, whose rule file this is.
+    pub fn with_rule_file(self, path: PathBuf) -> Self {
+        Self { rule_file: Some(path), ..self }
     }
 
     /// What happens from now on.

@@ -6,7 +6,7 @@ use super::{
     feed, gate, live,
     params::{self, CallQuery, StderrParams, filter},
     refusal::{Refusal, sentence},
-    rules,
+    rule_changes, rules,
     work::{ask, blocking},
 };
 use crate::mcp::{
@@ -20,7 +20,7 @@ use axum::{
     http::{Method, StatusCode, Uri},
     middleware,
     response::{IntoResponse, Response},
-    routing::{get, post},
+    routing::{get, patch, post},
 };
 use ringfence_store::{CallFilter, Reader, SessionReader, Viewer};
 use ringfence_wire::tool_call::{Named as _, Outcome};
@@ -54,7 +54,8 @@ pub(super) fn router(dashboard: Arc<Dashboard>) -> Router {
         .route("/api/tool-calls/{id}/approve", post(approve))
         .route("/api/tool-calls/{id}/deny", post(deny))
         .route("/api/intents", get(latest_intents))
-        .route("/api/rules", get(rules::list).post(rules::add))
+        .route("/api/rules", get(rules::list).post(rule_changes::add))
+        .route("/api/rules/{id}", patch(rule_changes::edit).delete(rule_changes::delete))
         .route("/api/rules/pending", get(rules::pending))
         .route("/api/rules/confirm", post(rules::confirm))
         .route("/api/waiting", get(waiting))

@@ -6,7 +6,6 @@ use ringfence_http::turns::Turns;
 use std::{
     fmt::Display,
     net::{Ipv4Addr, SocketAddr},
-    path::PathBuf,
     sync::Arc,
 };
 
@@ -14,8 +13,6 @@ use std::{
 #[derive(Debug)]
 pub(super) struct Dashboard {
     pub(super) sessions: Arc<Sessions>,
-    /// The user's rules; `None` where users have files of their own, which only their interceptors can read.
-    pub(super) rules: Option<PathBuf>,
     pub(super) port: u16,
     pub(super) feed: Feed,
     pub(super) turns: Turns,

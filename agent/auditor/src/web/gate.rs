@@ -51,7 +51,7 @@ pub(super) async fn pass(
             // Absent for the page's own files: a handler that needs it has none to give away.
             viewer.and_then(|viewer| request.extensions_mut().insert(viewer));
             let wanted = match *request.method() {
-                Method::POST if request.uri().path().starts_with("/api/rules") => For::Change,
+                _ if changes_rules(&request) => For::Change,
                 Method::POST => For::Decision,
                 _ => For::Question,
             };
@@ -81,6 +81,12 @@ fn describe(request: &Request) -> String {
     format!("{:.16} {path:?} of the dashboard", request.method().as_str())
 }
 
+/// Whether a request is to change rules, or what is in force of them.
+fn changes_rules(request: &Request) -> bool {
+    let writes = [Method::POST, Method::PATCH, Method::DELETE].contains(request.method());
+    writes && request.uri().path().starts_with("/api/rules")
+}
+
 /// Who asks, where that matters.
 fn check(dashboard: &Dashboard, request: &Request) -> Result<Option<Viewer>, Refusal> {
     let headers = request.headers();
@@ -107,11 +113,9 @@ fn check(dashboard: &Dashboard, request: &Request) -> Result<Option<Viewer>, Ref
         ));
     }
     dashboard.sessions.used.store(true, Ordering::Relaxed);
-    if request.method() == Method::POST && !is_json(headers) {
-        return Err(Refusal::new(
-            StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            "A POST needs the header Content-Type: application/json.",
-        ));
+    if (request.method() == Method::POST || changes_rules(request)) && !is_json(headers) {
+        let error = format!("A {} needs the header Content-Type: application/json.", request.method());
+        return Err(Refusal::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, error));
     }
     Ok(Some(viewer))
 }
@@ -163,7 +167,6 @@ mod tests {
             (feed::start(&sessions).expect("a thread"), Turns::new(threads, sessions.owners.clone()));
         let dashboard = Arc::new(Dashboard {
             sessions: Arc::clone(&sessions),
-            rules: None,
             port: 80,
             feed,
             turns,

@@ -13,6 +13,7 @@ mod live;
 mod owner;
 pub mod params;
 mod refusal;
+mod rule_changes;
 pub mod rule_form;
 mod rules;
 mod work;
@@ -31,7 +32,6 @@ use ringfence_http::{
 use std::{
     io,
     net::TcpListener,
-    path::PathBuf,
     sync::{Arc, atomic::Ordering},
     thread,
     time::Duration,
@@ -102,13 +102,11 @@ pub fn start(
     sessions: &Arc<Sessions>,
     Prepared { runtime, owners }: Prepared,
     listener: TcpListener,
-    rules: Option<PathBuf>,
 ) -> Result<(), Error> {
     let got = listener.local_addr().map_err(Error::Listen)?.port();
     let turns = Turns::new(THREADS, sessions.owners.clone());
     let feed = feed::start(sessions).map_err(Error::Start)?;
-    let dashboard =
-        Arc::new(Dashboard { sessions: Arc::clone(sessions), rules, port: got, feed, turns, owners });
+    let dashboard = Arc::new(Dashboard { sessions: Arc::clone(sessions), port: got, feed, turns, owners });
     let of_thread = Arc::clone(sessions);
     let accept = move || {
         // One thread for all pages, and for all who connect and show no token.

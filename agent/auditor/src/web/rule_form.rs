@@ -3,78 +3,59 @@
 //! The page makes its table of rules and its form from the conditions that are listed here.
 
 use super::refusal::{Refusal, sentence};
+use crate::mcp::rule_changes;
 use axum::http::StatusCode;
-use ringfence_base::error::chain;
-use ringfence_session::{rules, ruleset};
 use ringfence_wire::{
     mcp::{Conditions, StoredRule},
     tool_call::{Action, Named as _, Operation, Recorded},
 };
 use serde::{Deserialize, Deserializer, Serialize};
-use serde_json::json;
-
-/// Characters of a rule's name.
-const LONGEST_NAME: usize = 100;
-/// Bytes of a rule's other texts as JSON, which is how interceptors are sent them: with
-/// [`ringfence_wire::mcp::MAX_STORED_RULES`] it bounds how long that is.
-const LONGEST_TEXT: usize = 1000;
+use serde_json::{Map, Value, json};
 
 /// A condition on the page.
 #[derive(Debug, Serialize)]
-struct Field<'a> {
+struct Field {
     /// Its name in a rule.
     name: &'static str,
     label: &'static str,
     hint: &'static str,
     #[serde(flatten)]
-    input: Input<'a>,
+    input: Input,
 }
 
-/// How the page asks for a condition, and what a rule has of it that could be too long.
+/// How the page asks for a condition.
 #[derive(Debug, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
-enum Input<'a> {
+enum Input {
     /// Globs, comma between them.
-    Globs {
-        placeholder: &'static str,
-        #[serde(skip)]
-        given: Option<&'a str>,
-    },
+    Globs { placeholder: &'static str },
     /// Any of these operations.
-    Operations {
-        all: Vec<&'static str>,
-        #[serde(skip)]
-        given: &'a [Recorded<Operation>],
-    },
+    Operations { all: Vec<&'static str> },
     /// A score.
     Score,
 }
 
 /// The conditions of a rule as the page has them, in the order of its table.
-fn fields(conditions: &Conditions) -> Vec<Field<'_>> {
-    let Conditions { tool_pattern, server_pattern, min_risk_score: _, operation_types } = conditions;
+fn fields() -> Vec<Field> {
     let all = [Operation::Read, Operation::Write, Operation::Delete, Operation::Execute, Operation::Unknown];
     vec![
         Field {
             name: "tool_pattern",
             label: "Tools",
             hint: "globs, comma between them; empty: all",
-            input: Input::Globs { placeholder: "delete_*,drop_*", given: tool_pattern.as_deref() },
+            input: Input::Globs { placeholder: "delete_*,drop_*" },
         },
         Field {
             name: "server_pattern",
             label: "Servers",
             hint: "globs; empty: all",
-            input: Input::Globs { placeholder: "postgres,mysql", given: server_pattern.as_deref() },
+            input: Input::Globs { placeholder: "postgres,mysql" },
         },
         Field {
             name: "operation_types",
             label: "Operations",
             hint: "none ticked: all",
-            input: Input::Operations {
-                all: all.map(Operation::name).to_vec(),
-                given: operation_types.as_deref().unwrap_or_default(),
-            },
+            input: Input::Operations { all: all.map(Operation::name).to_vec() },
         },
         Field { name: "min_risk_score", label: "Score from", hint: "", input: Input::Score },
     ]
@@ -82,7 +63,7 @@ fn fields(conditions: &Conditions) -> Vec<Field<'_>> {
 
 /// The page's module that lists them.
 pub(super) fn page_module() -> String {
-    format!("export const CONDITIONS = {};\n", json!(fields(&Conditions::default())))
+    format!("export const CONDITIONS = {};\n", json!(fields()))
 }
 
 /// A rule as it is posted.
@@ -127,11 +108,18 @@ pub(super) fn unprocessable(why: impl Into<String>) -> Refusal {
 
 /// Checks everything but whether the rule exists already.
 pub fn validate(posted: NewRule) -> Result<StoredRule, Refusal> {
+    let rule = stored(posted);
+    rule_changes::check(&rule).map_err(unprocessable)?;
+    Ok(rule)
+}
+
+/// The rule that was posted, unchecked.
+fn stored(posted: NewRule) -> StoredRule {
     // A form sends empty texts for what was left out.
     let text = |value: Option<String>| value.filter(|text| !text.trim().is_empty());
     let NewRule { name, description, tool_pattern, server_pattern, min_risk_score, operation_types, action } =
         posted;
-    let rule = StoredRule {
+    StoredRule {
         name: name.trim().to_owned(),
         description: description.unwrap_or_default(),
         conditions: Conditions {
@@ -141,47 +129,26 @@ pub fn validate(posted: NewRule) -> Result<StoredRule, Refusal> {
             operation_types,
         },
         action,
-    };
-    let plain = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
-    if rule.name.is_empty() || rule.name.len() > LONGEST_NAME || !rule.name.chars().all(plain) {
-        return Err(unprocessable(format!(
-            "a rule's name is 1 to {LONGEST_NAME} of the characters a-z A-Z 0-9 _ - ."
-        )));
     }
-    fits("description", &rule.description)?;
-    for Field { name, input, .. } in fields(&rule.conditions) {
-        match input {
-            Input::Globs { given, .. } => fits(name, given.unwrap_or_default())?,
-            Input::Operations { all, given } => {
-                let length: usize = given.iter().map(|name| name.as_str().len()).sum();
-                if given.len() > all.len() || length > LONGEST_NAME {
-                    return Err(unprocessable(format!("{name} names more operations than there are")));
-                }
-            }
-            Input::Score => {}
-        }
-    }
-    let written = ruleset::rule_spec(&rule).map_err(unprocessable)?;
-    rules::compile(written).map_err(|error| unprocessable(chain(&error)))?;
-    Ok(rule)
 }
 
-/// Refuses a text that is too long for interceptors.
-fn fits(key: &str, text: &str) -> Result<(), Refusal> {
-    // Without its quotes.
-    let length = json!(text).to_string().len() - 2;
-    if length > LONGEST_TEXT {
-        return Err(unprocessable(format!("{key} has {length} bytes as JSON, and at most {LONGEST_TEXT}")));
-    }
-    Ok(())
+/// A rule with what was posted in place of what it has, but for what is no part of a rule.
+pub(super) fn patched(rule: &StoredRule, posted: Map<String, Value>) -> Result<StoredRule, Refusal> {
+    let mut whole = json!(rule);
+    let Value::Object(parts) = &mut whole else { return Err(unprocessable("a rule is an object")) };
+    parts.extend(posted);
+    let whole: NewRule = serde_json::from_value(whole).map_err(|error| unprocessable(error.to_string()))?;
+    validate(whole)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use ringfence_wire::mcp::{MAX_STORED_RULES, SessionOrder};
-    use serde_json::Value;
     use std::collections::BTreeSet;
+
+    /// As `rule_changes` has it.
+    const LONGEST_TEXT: usize = 1000;
 
     fn posted(description: &str, operations: &str) -> Result<StoredRule, Refusal> {
         let text = json!({ "name": "a", "description": description, "tool_pattern": "x", "action": "flag",
@@ -235,5 +202,23 @@ mod tests {
         let order = SessionOrder::Rules { rules: vec![rule; 2 * MAX_STORED_RULES] };
         let bytes = serde_json::to_vec(&order).expect("JSON").len();
         assert!(bytes < 2 << 20, "{bytes} bytes");
+    }
+
+    #[test]
+    fn what_is_posted_of_a_rule_replaces_what_it_has_and_null_takes_it_away() {
+        let Ok(rule) = posted("d", "read,write") else { panic!("refused") };
+        let patch = |change: Value| {
+            let Value::Object(change) = change else { panic!("an object") };
+            patched(&rule, change)
+        };
+        assert!(matches!(patch(json!({})), Ok(same) if same == rule), "the control");
+        let other = patch(json!({ "action": "block", "tool_pattern": null, "operation_types": ["delete"] }));
+        let Ok(other) = other else { panic!("refused") };
+        assert_eq!((other.action.as_str(), &other.conditions.tool_pattern), ("block", &None));
+        assert_eq!(json!(other.conditions.operation_types), json!(["delete"]));
+        assert_eq!((other.name, other.description), ("a".to_owned(), "d".to_owned()));
+        for change in [json!({ "colour": 1 }), json!({ "action": null }), json!({ "tool_pattern": "[" })] {
+            assert!(patch(change.clone()).is_err(), "{change}");
+        }
     }
 }

@@ -1,41 +1,26 @@
-//! Rules by the API: those of the database, to which one can add, and those of the file, to read.
+//! Rules by the API: what there is, and changes of rule files that wait. `rule_changes` is about changing one.
 
 use super::{
     dashboard::Dashboard,
     params::{self, Confirmation},
     refusal::{Refusal, sentence},
-    rule_form::{NewRule, unprocessable, validate},
     work::{ask, blocking},
 };
-use crate::mcp::server::NOT_PENDING;
+use crate::mcp::{rule_changes::listed, server::NOT_PENDING};
 use axum::{
     Extension, Json,
     extract::{State, rejection::JsonRejection},
     http::StatusCode,
 };
-use ringfence_base::{clock, error::chain, quota::Lane};
-use ringfence_session::{
-    conditions::from_columns,
-    reload,
-    rules::{self, RuleSpec},
-    ruleset,
-};
+use ringfence_base::quota::Lane;
+use ringfence_session::reload;
 use ringfence_store::{SessionReader, Viewer};
-use ringfence_wire::mcp::{MAX_STORED_RULES, StoredRule};
 use serde_json::{Value, json};
-use std::{
-    convert::Infallible,
-    fs::File,
-    io::{self, Read},
-    sync::Arc,
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 use tokio::time;
 
-/// Bytes of a rule file that are read.
-const LONGEST_FILE: u64 = 1 << 20;
 /// How long a change waits for what its user's sessions write, and how often it looks whether it is its turn.
-const PATIENCE: Duration = Duration::from_secs(10);
+pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(5);
 
 /// All rules, those of the database first.
@@ -43,76 +28,15 @@ pub(super) async fn list(
     State(dashboard): State<Arc<Dashboard>>,
     Extension(viewer): Extension<Viewer>,
 ) -> Result<Json<Value>, Refusal> {
-    let mut rows = ask(&dashboard, move |reader| reader.rules(viewer)).await?;
-    for row in &mut rows {
-        lists(row);
-        row["enabled"] = (row["enabled"] != 0).into();
-        row["source"] = "database".into();
-    }
-    let (source, written) = blocking(move || Ok(file_rules(&dashboard))).await?;
-    for rule in written.unwrap_or_default() {
-        let mut row = json!(rule);
-        row["source"] = source.clone().into();
-        rows.push(row);
-    }
-    Ok(Json(rows.into()))
-}
-
-/// Makes lists of those conditions that are lists, and texts in their columns.
-fn lists(row: &mut Value) {
-    let text = |name: &str| Ok::<_, Infallible>(row[name].as_str().map(str::to_owned));
-    let number = |name: &str| Ok(row[name].as_u64().and_then(|number| u8::try_from(number).ok()));
-    let Ok(conditions) = from_columns(text, number);
-    let Value::Object(conditions) = json!(conditions) else { return };
-    for (name, value) in conditions {
-        if value.is_array() {
-            row[name] = value;
-        }
-    }
+    let sessions = Arc::clone(&dashboard.sessions);
+    let listed = move |reader: &SessionReader| listed(reader, viewer, sessions.rule_file.as_deref());
+    Ok(Json(ask(&dashboard, listed).await?.into()))
 }
 
 /// What is wrong with the rules that are not the database's.
 pub(super) fn problems(dashboard: &Dashboard) -> Vec<String> {
-    let (source, written) = file_rules(dashboard);
+    let (source, written) = dashboard.sessions.file_rules();
     written.err().map(|error| format!("{source}: {error}")).into_iter().collect()
-}
-
-/// The rules that an interceptor started without `--rules` has: the user's file, or those that ship.
-fn file_rules(dashboard: &Dashboard) -> (String, Result<Vec<RuleSpec>, String>) {
-    let Some(path) = &dashboard.rules else {
-        // Each interceptor reads its user's own; the daemon's auditor may not.
-        return (String::new(), Ok(Vec::new()));
-    };
-    let read = |file: File| {
-        let mut text = String::new();
-        file.take(LONGEST_FILE).read_to_string(&mut text).map(|_| text)
-    };
-    match ringfence_files::read(path).and_then(read) {
-        Ok(text) => {
-            let checked = rules::parse(&text).and_then(|_| rules::read(&text));
-            (path.display().to_string(), checked.map_err(|error| chain(&error)))
-        }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            ("built in".to_owned(), rules::read(rules::SHIPPED).map_err(|error| chain(&error)))
-        }
-        Err(error) => (path.display().to_string(), Err(error.to_string())),
-    }
-}
-
-/// Adds a rule to the database and puts it in force.
-pub(super) async fn add(
-    State(dashboard): State<Arc<Dashboard>>,
-    Extension(viewer): Extension<Viewer>,
-    posted: Result<Json<NewRule>, JsonRejection>,
-) -> Result<(StatusCode, Json<Value>), Refusal> {
-    let rule = validate(params::body(posted)?)?;
-    let shown = json!(ruleset::rule_spec(&rule).map_err(unprocessable)?);
-    let lane = lane(&dashboard, viewer, PATIENCE).await?;
-    let id = blocking(move || store(&dashboard, viewer, &rule, lane)).await?;
-    let mut row = shown;
-    row["id"] = id.into();
-    row["source"] = "database".into();
-    Ok((StatusCode::CREATED, Json(row)))
 }
 
 /// Changes of rule files that wait for a confirmation: what is in force, what the file has, the rule that it loosens.
@@ -153,7 +77,7 @@ pub(super) async fn confirm(
 
 /// Waits for the user's lane to the writer, behind what that user's sessions write: without a thread, of which all pages have a
 /// few. Whoever hangs up meanwhile, or is evicted, is not in the queue any more.
-async fn lane(dashboard: &Dashboard, viewer: Viewer, patience: Duration) -> Result<Lane, Refusal> {
+pub(super) async fn lane(dashboard: &Dashboard, viewer: Viewer, patience: Duration) -> Result<Lane, Refusal> {
     let lane = dashboard.sessions.writer.queue(viewer.0);
     let first = async {
         while !lane.is_first() {
@@ -167,31 +91,6 @@ async fn lane(dashboard: &Dashboard, viewer: Viewer, patience: Duration) -> Resu
             Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, error))
         }
     }
-}
-
-fn store(dashboard: &Dashboard, viewer: Viewer, rule: &StoredRule, lane: Lane) -> Result<String, Refusal> {
-    let sessions = &dashboard.sessions;
-    let taken = || {
-        let error = format!(
-            "There is a rule named {:?} already; a verdict that names it would be unclear.",
-            rule.name
-        );
-        Refusal::new(StatusCode::CONFLICT, error)
-    };
-    if file_rules(dashboard).1.is_ok_and(|written| written.iter().any(|other| other.name == rule.name)) {
-        return Err(taken());
-    }
-    let reader = SessionReader::open(&sessions.db)?;
-    let mut writer = sessions.writer.lock_in(lane);
-    if reader.stored_rules(viewer.0)?.len() >= MAX_STORED_RULES {
-        let error =
-            format!("The database holds {MAX_STORED_RULES} rules already; put more into a rule file.");
-        return Err(Refusal::new(StatusCode::CONFLICT, error));
-    }
-    let id = writer.add_rule(viewer.0, rule, clock::now_micros())?.ok_or_else(taken)?;
-    drop(writer);
-    sessions.send_rules(viewer.0)?;
-    Ok(id)
 }
 
 #[cfg(test)]
@@ -228,7 +127,7 @@ mod tests {
         let (feed, turns) =
             (feed::start(&sessions).expect("a thread"), Turns::new(threads, sessions.owners.clone()));
         let owners = SocketOwners::default();
-        (folder, Arc::new(Dashboard { sessions, rules: None, port: 80, feed, turns, owners }))
+        (folder, Arc::new(Dashboard { sessions, port: 80, feed, turns, owners }))
     }
 
     #[tokio::test]
@@ -251,21 +150,6 @@ mod tests {
         let compared = worked() - begun;
         assert_eq!((rows.as_array().map(Vec::len), &rows[0]["loosens"]), (Some(2), &json!("a")));
         assert!(took < compared / 4, "{took:?}, and comparing takes {compared:?}");
-    }
-
-    #[test]
-    fn operations_are_a_list_in_answers_and_all_else_is_as_its_column_has_it() {
-        let row = |operations: Value| {
-            let mut row = json!({ "name": "a", "tool_pattern": "x,y", "server_pattern": null,
-                "min_risk_score": 7, "operation_types": operations, "action": "flag" });
-            lists(&mut row);
-            row
-        };
-        for (column, answer) in [(json!("read,fly"), json!(["read", "fly"])), (Value::Null, Value::Null)] {
-            let expected = json!({ "name": "a", "tool_pattern": "x,y", "server_pattern": null,
-                "min_risk_score": 7, "operation_types": answer, "action": "flag" });
-            assert_eq!(row(column), expected);
-        }
     }
 
     /// The body that confirms a user's only change.

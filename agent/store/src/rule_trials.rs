@@ -1,0 +1,98 @@
+//! What a change of a rule would have meant for calls on record.
+
+use super::{
+    Changed, Error, SessionReader, Viewer,
+    connection::rows,
+    rule_changes::{Aimed, spec},
+    sql,
+};
+use ringfence_base::clock::rfc3339;
+use ringfence_session::{
+    rules::{self, Rule},
+    trial::{PastCall, Trial},
+};
+use ringfence_wire::mcp::RuleChange;
+use rusqlite::{Row, params};
+use std::time::{Duration, Instant};
+
+/// Most calls that one trial looks at, and for how long it does.
+const MOST_CALLS: usize = 20_000;
+const PATIENCE: Duration = Duration::from_secs(3);
+/// Most days that it goes back.
+const MOST_DAYS: u32 = 366;
+/// Microseconds of a day.
+const DAY: i64 = 24 * 3_600 * 1_000_000;
+/// Calls that are read at once: between two such pages it looks at the clock.
+const PAGE: usize = 500;
+
+impl SessionReader {
+    /// Holds the calls of the last `days` against a change of a rule, newest first, until a bound on calls or on time ends it.
+    /// `file` are the rules that hold beside those of the database, as far as anybody knows them.
+    ///
+    /// # Errors
+    /// [`Error::Sql`].
+    pub fn try_rule(
+        &self,
+        viewer: Viewer,
+        change: &RuleChange,
+        (file, days): (Vec<Rule>, u32),
+        now: i64,
+    ) -> Result<Result<Trial, Changed>, Error> {
+        let fail = sql("try a rule on calls on record");
+        let aimed = match Aimed::at(self.connection(), viewer, change).map_err(&fail)? {
+            Ok(aimed) => aimed,
+            Err(why) => return Ok(Err(why)),
+        };
+        let compiled = |state| spec(state).and_then(|spec| rules::compile(spec).ok());
+        let others = aimed.others.iter().filter_map(|other| compiled(&other.state)).chain(file).collect();
+        let name = aimed.before.as_ref().map(|before| before.state.rule.name.clone());
+        let days = days.clamp(1, MOST_DAYS);
+        let since = rfc3339(now.saturating_sub(i64::from(days).saturating_mul(DAY)));
+        let mut trial = Trial::new(name, aimed.after.as_ref().and_then(compiled), others, days);
+        let (until, whose) = (Instant::now() + PATIENCE, aimed.uid);
+        // As the list of calls is read: a user's by the index that has them by time.
+        let text = if whose == 0 {
+            "SELECT c.id, c.requested_at, s.server_name, c.tool_name, c.operation_type, c.risk_score, c.policy_action, c.rules
+             FROM tool_calls c JOIN sessions s ON s.id = c.session_id
+             WHERE ?1 = 0 AND c.requested_at >= ?2 AND (c.requested_at, c.id) < (?3, ?4)
+             ORDER BY c.requested_at DESC, c.id DESC LIMIT ?5"
+        } else {
+            "SELECT c.id, c.requested_at, s.server_name, c.tool_name, c.operation_type, c.risk_score, c.policy_action, c.rules
+             FROM calls_by_user u JOIN tool_calls c ON c.id = u.id JOIN sessions s ON s.id = c.session_id
+             WHERE u.uid = ?1 AND u.requested_at >= ?2 AND (u.requested_at, u.id) < (?3, ?4)
+             ORDER BY u.requested_at DESC, u.id DESC LIMIT ?5"
+        };
+        // Later than any time.
+        let mut before = ("z".to_owned(), String::new());
+        loop {
+            let values = params![whose, since, before.0, before.1, PAGE as i64];
+            let page = rows(self.connection(), text, values, past).map_err(&fail)?;
+            for call in &page {
+                trial.hold(call);
+            }
+            let Some(last) = page.last().filter(|_| page.len() == PAGE) else { return Ok(Ok(trial)) };
+            before = (last.at.clone(), last.id.clone());
+            if trial.calls() >= MOST_CALLS || Instant::now() >= until {
+                trial.cut();
+                return Ok(Ok(trial));
+            }
+        }
+    }
+}
+
+fn past(row: &Row<'_>) -> rusqlite::Result<PastCall> {
+    let rules: Option<String> = row.get(7)?;
+    Ok(PastCall {
+        id: row.get(0)?,
+        at: row.get(1)?,
+        server: row.get(2)?,
+        tool: row.get(3)?,
+        operation: row.get::<_, String>(4)?.into(),
+        score: u8::try_from(row.get::<_, i64>(5)?).unwrap_or(u8::MAX),
+        action: row.get::<_, String>(6)?.into(),
+        rules: rules.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default(),
+    })
+}
+
+#[cfg(test)]
+mod tests;
