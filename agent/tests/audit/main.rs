@@ -5,4 +5,5 @@
 
 mod record;
 mod rules;
+mod stored_rules;
 mod support;

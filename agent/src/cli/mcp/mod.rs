@@ -3,6 +3,7 @@
 mod intercept;
 mod rules;
 mod sessions;
+mod stored_rules;
 mod wrap;
 
 pub(crate) use intercept::{GuardArgs, guard};

@@ -1,5 +1,7 @@
-//! `ringfence mcp rules`: checks a rule file, tests it on a call, confirms a change that loosens a rule.
+//! `ringfence mcp rules`: checks a rule file, tests it on a call, confirms a change that loosens a rule. What works on rules of
+//! the database is in `stored_rules`.
 
+use super::stored_rules;
 use crate::cli::output::agreed;
 use anyhow::{Context, bail};
 use ringfence_base::escape::line as printable;
@@ -24,12 +26,14 @@ use std::{
 /// Longest rule file that is read, bytes.
 const LONGEST: u64 = 1 << 20;
 
-/// Checks the rules for tool calls, tests them on a call, and confirms changes that loosen them.
+/// Checks the rules for tool calls, tests them on a call, confirms changes that loosen them, and works on those of the database.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   ringfence mcp rules check /etc/ringfence/rules.yaml
   ringfence mcp rules test rules.yaml --call '{\"name\":\"delete_file\",\"arguments\":{\"path\":\"/tmp/x\"}}'
   ringfence mcp rules test rules.yaml --server postgres --call '{\"name\":\"query\",\"arguments\":{\"sql\":\"DELETE FROM t\"}}'
+  ringfence mcp rules add no_drops --tool 'drop_*' --action block
+  ringfence mcp rules list
   ringfence mcp rules pending
   ringfence mcp rules confirm ~/.config/ringfence/rules.yaml")]
 pub(crate) struct RulesArgs {
@@ -72,6 +76,8 @@ enum Command {
         #[arg(long, value_name = "FILE")]
         db: Option<String>,
     },
+    #[command(flatten)]
+    Stored(stored_rules::Command),
     /// Shows what the rules do with a call, and why.
     #[command(after_help = "Example:
   ringfence mcp rules test rules.yaml --call '{\"name\":\"delete_file\",\"arguments\":{\"path\":\"/tmp/x\"}}'")]
@@ -100,6 +106,7 @@ pub(crate) fn run(args: &RulesArgs) -> anyhow::Result<ExitCode> {
         Command::Confirm { file, yes, db } => {
             confirm(&Places::on_record(db.as_deref())?, file.as_deref(), *yes)
         }
+        Command::Stored(command) => stored_rules::run(command),
         Command::Test { file, call, server, first, json } => test(file, call, server, *first, *json),
     }
 }

@@ -1,0 +1,459 @@
+//! `ringfence mcp rules list`, `add`, `edit` and so on: the rules of the database.
+
+use crate::cli::output::{self, agreed, word};
+use anyhow::{Context, bail};
+use clap::builder::PossibleValuesParser;
+use ringfence_base::{clock::rfc3339, escape::line as printable};
+use ringfence_client::{places::Places, sessions as client};
+use ringfence_session::ledger::{ChangedRule, Entry, RuleState};
+use ringfence_wire::{
+    mcp::{Conditions, McpReply, McpRequest, RuleChange, StoredRule},
+    tool_call::{Action, Named as _},
+};
+use serde_json::{Value, json};
+use std::{
+    io::{self, Write},
+    process::ExitCode,
+};
+
+/// Rows of the ledger that are asked for at once.
+const PAGE: u32 = 1000;
+
+/// Which database, and how to print.
+#[derive(Debug, clap::Args)]
+pub(super) struct Source {
+    /// The audit database [default: the daemon's, if it runs, else the user's].
+    #[arg(long, value_name = "FILE")]
+    db: Option<String>,
+    /// One JSON object per line, instead of text.
+    #[arg(long)]
+    json: bool,
+}
+
+/// How a change is made.
+#[derive(Debug, clap::Args)]
+pub(super) struct How {
+    /// Change nothing, and show what the change would have meant for the calls on record.
+    #[arg(long)]
+    dry_run: bool,
+    /// Look at the calls of the last N days, 1 to 366.
+    #[arg(long, value_name = "N", default_value_t = 7, requires = "dry_run",
+        value_parser = clap::value_parser!(u32).range(1..=366))]
+    days: u32,
+    /// Make a rule looser without asking.
+    #[arg(long)]
+    yes: bool,
+    #[command(flatten)]
+    source: Source,
+}
+
+/// What a rule is about. An empty text takes a condition away.
+#[derive(Debug, clap::Args)]
+pub(super) struct About {
+    /// Only tools of these names: globs, separated by commas.
+    #[arg(long, value_name = "GLOBS")]
+    tool: Option<String>,
+    /// Only servers of these names: globs, separated by commas.
+    #[arg(long, value_name = "GLOBS")]
+    server: Option<String>,
+    /// Only calls with at least this risk score, 0 to 100.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=100))]
+    min_risk: Option<u8>,
+    /// Only these operations, separated by commas: read, write, delete, execute, unknown.
+    #[arg(long, value_name = "LIST")]
+    operations: Option<String>,
+    /// What people are told about it.
+    #[arg(long, value_name = "TEXT")]
+    description: Option<String>,
+}
+
+#[derive(Debug, clap::Subcommand)]
+pub(super) enum Command {
+    /// Lists the rules of the database and those of the rule file, with how many calls each decided.
+    #[command(after_help = "Example:\n  ringfence mcp rules list --json")]
+    List(Source),
+    /// Adds a rule to the database.
+    ///
+    /// Running sessions take it up at once. Processes that an MCP client started may not change rules.
+    #[command(after_help = "Examples:
+  ringfence mcp rules add no_drops --tool 'drop_*' --action block
+  ringfence mcp rules add careful --like 3f2a9c1b --action pause --dry-run")]
+    Add {
+        /// Its name: letters, digits, `_`, `-` and `.`.
+        name: String,
+        /// What it asks for.
+        #[arg(long, value_name = "A", value_parser = PossibleValuesParser::new(actions()))]
+        action: String,
+        /// About calls like this one: its tool, its server, its operation. The call's id, or its first characters.
+        #[arg(long, value_name = "CALL")]
+        like: Option<String>,
+        #[command(flatten)]
+        about: About,
+        #[command(flatten)]
+        how: How,
+    },
+    /// Changes what a rule of the database is about or asks for; what is not named stays.
+    #[command(
+        after_help = "Example:\n  ringfence mcp rules edit no_drops --server 'postgres*' --action pause"
+    )]
+    Edit {
+        /// Its name or its id.
+        rule: String,
+        /// What it asks for.
+        #[arg(long, value_name = "A", value_parser = PossibleValuesParser::new(actions()))]
+        action: Option<String>,
+        #[command(flatten)]
+        about: About,
+        #[command(flatten)]
+        how: How,
+    },
+    /// Switches a rule of the database on.
+    #[command(after_help = "Example:\n  ringfence mcp rules enable no_drops")]
+    Enable {
+        /// Its name or its id.
+        rule: String,
+        #[command(flatten)]
+        how: How,
+    },
+    /// Switches a rule of the database off.
+    #[command(after_help = "Example:\n  ringfence mcp rules disable no_drops --dry-run")]
+    Disable {
+        /// Its name or its id.
+        rule: String,
+        #[command(flatten)]
+        how: How,
+    },
+    /// Puts a rule of the database at another place in its list.
+    ///
+    /// Verdicts name rules in this order. No verdict depends on it: the strictest rule wins.
+    #[command(after_help = "Example:\n  ringfence mcp rules move no_drops 1")]
+    Move {
+        /// Its name or its id.
+        rule: String,
+        /// The place, from 1.
+        #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+        place: u32,
+        #[command(flatten)]
+        how: How,
+    },
+    /// Deletes a rule of the database.
+    #[command(after_help = "Example:\n  ringfence mcp rules delete no_drops")]
+    Delete {
+        /// Its name or its id.
+        rule: String,
+        #[command(flatten)]
+        how: How,
+    },
+    /// Lists the changes of rules of the database that the ledger has, oldest first.
+    #[command(after_help = "Example:\n  ringfence mcp rules log --json")]
+    Log(Source),
+}
+
+/// What `--action` takes.
+fn actions() -> impl Iterator<Item = &'static str> {
+    Action::ALL.iter().filter(|action| **action != Action::Pass).map(|action| action.name())
+}
+
+pub(super) fn run(command: &Command) -> anyhow::Result<ExitCode> {
+    match command {
+        Command::List(source) => list(source),
+        Command::Log(source) => log(source),
+        Command::Add { name, action, like, about, how } => {
+            let places = places(&how.source)?;
+            let mut rule = StoredRule {
+                name: name.clone(),
+                description: String::new(),
+                conditions: Conditions::default(),
+                action: action.as_str().into(),
+            };
+            if let Some(call) = like {
+                rule.conditions = conditions_like(&places, call)?;
+            }
+            about.apply(&mut rule);
+            change(&places, &RuleChange::Add { rule }, how)
+        }
+        Command::Edit { rule, action, about, how } => {
+            let places = places(&how.source)?;
+            let row = find(&places, rule)?;
+            let (id, version) = aim(&row)?;
+            let mut rule: StoredRule =
+                serde_json::from_value(row).context("the auditor sent a rule that cannot be read")?;
+            if let Some(action) = action {
+                rule.action = action.as_str().into();
+            }
+            about.apply(&mut rule);
+            change(&places, &RuleChange::Edit { id, version, rule }, how)
+        }
+        Command::Enable { rule, how } => {
+            at(rule, how, |id, version| RuleChange::Switch { id, version, enabled: true })
+        }
+        Command::Disable { rule, how } => {
+            at(rule, how, |id, version| RuleChange::Switch { id, version, enabled: false })
+        }
+        Command::Move { rule, place, how } => {
+            at(rule, how, |id, version| RuleChange::Move { id, version, place: *place })
+        }
+        Command::Delete { rule, how } => at(rule, how, |id, version| RuleChange::Delete { id, version }),
+    }
+}
+
+impl About {
+    /// Puts what was named in place of what a rule has.
+    fn apply(&self, rule: &mut StoredRule) {
+        let Self { tool, server, min_risk, operations, description } = self;
+        let text = |text: &String| Some(text.trim().to_owned()).filter(|text| !text.is_empty());
+        let conditions = &mut rule.conditions;
+        if let Some(tool) = tool {
+            conditions.tool_pattern = text(tool);
+        }
+        if let Some(server) = server {
+            conditions.server_pattern = text(server);
+        }
+        if let Some(score) = min_risk {
+            conditions.min_risk_score = *score;
+        }
+        if let Some(operations) = operations {
+            let names: Vec<_> = operations
+                .split(',')
+                .map(str::trim)
+                .filter(|name| !name.is_empty())
+                .map(Into::into)
+                .collect();
+            conditions.operation_types = Some(names).filter(|names| !names.is_empty());
+        }
+        if let Some(description) = description {
+            rule.description.clone_from(description);
+        }
+    }
+}
+
+fn places(source: &Source) -> anyhow::Result<Places> {
+    Ok(Places::on_record(source.db.as_deref())?)
+}
+
+fn rows(places: &Places, request: &McpRequest) -> anyhow::Result<Vec<Value>> {
+    match client::ask(places, request)? {
+        McpReply::Rows { rows } => Ok(rows),
+        _ => bail!("the auditor sent an unexpected answer"),
+    }
+}
+
+/// The rule of the database of that name or id.
+fn find(places: &Places, named: &str) -> anyhow::Result<Value> {
+    let mut found = rows(places, &McpRequest::Rules)?;
+    found.retain(|row| row["name"] == named || row["id"] == named);
+    let is_of_file = !found.is_empty();
+    found.retain(|row| row["source"] == "database");
+    match found.len() {
+        1 => found.pop().context("there is one"),
+        0 if is_of_file => bail!("the rule {named:?} is in a rule file: change it there"),
+        0 => bail!("the database has no rule {named:?}; `ringfence mcp rules list` lists those that it has"),
+        n => bail!(
+            "{n} rules have the name {named:?}; give the id of one, as `ringfence mcp rules list --json` has it"
+        ),
+    }
+}
+
+/// Id and version of a rule.
+fn aim(row: &Value) -> anyhow::Result<(String, i64)> {
+    let (id, version) = (row["id"].as_str(), row["version"].as_i64());
+    Ok((id.context("a rule without an id")?.to_owned(), version.context("a rule without a version")?))
+}
+
+/// The conditions that a rule about calls like this one has.
+fn conditions_like(places: &Places, call: &str) -> anyhow::Result<Conditions> {
+    let found = rows(places, &McpRequest::Call { call: call.to_owned() })?;
+    let row = found.first().with_context(|| {
+        format!("no call's id begins with {call:?}, or more than one does; `ringfence mcp calls` lists them")
+    })?;
+    serde_json::from_value(row["suggested_rule"].clone())
+        .context("the auditor suggests no rule for this call")
+}
+
+fn at(named: &str, how: &How, what: impl FnOnce(String, i64) -> RuleChange) -> anyhow::Result<ExitCode> {
+    let places = places(&how.source)?;
+    let (id, version) = aim(&find(&places, named)?)?;
+    change(&places, &what(id, version), how)
+}
+
+/// Makes a change, or tries it. What loosens a rule is asked about.
+fn change(places: &Places, change: &RuleChange, how: &How) -> anyhow::Result<ExitCode> {
+    let mut out = io::stdout().lock();
+    if how.dry_run {
+        let found = rows(places, &McpRequest::TryRule { change: change.clone(), days: how.days })?;
+        let report = found.first().context("the auditor sent an unexpected answer")?;
+        if how.source.json {
+            writeln!(out, "{report}")?;
+        } else {
+            describe_trial(&mut out, report)?;
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    let ask = |agreed| client::ask(places, &McpRequest::ChangeRule { change: change.clone(), agreed });
+    let mut reply = ask(how.yes)?;
+    if let McpReply::Loosens { rule } = &reply {
+        eprintln!("ringfence: this loosens the rule {}; --dry-run shows for which calls", printable(rule));
+        if !agreed("make it looser?")? {
+            bail!("nothing was changed; `--yes` does it without asking");
+        }
+        reply = ask(true)?;
+    }
+    let McpReply::RuleChanged { rule } = reply else { bail!("the auditor sent an unexpected answer") };
+    if how.source.json {
+        writeln!(out, "{rule}")?;
+    } else if rule.is_null() {
+        writeln!(out, "the rule is deleted")?;
+    } else {
+        let state = if rule["enabled"] == true { "is in force" } else { "is switched off" };
+        writeln!(out, "{} {state}", printable(rule["name"].as_str().unwrap_or_default()))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn describe_trial(out: &mut impl Write, report: &Value) -> io::Result<()> {
+    let number = |key: &str| report[key].as_u64().unwrap_or(0);
+    let text = |row: &Value, key: &str| printable(row[key].as_str().unwrap_or_default());
+    let whole = if report["cut"] == true {
+        format!(" (the newest; older than {} are not looked at)", text(report, "oldest"))
+    } else {
+        String::new()
+    };
+    let (calls, days) = (output::counted(number("calls"), "call"), output::counted(number("days"), "day"));
+    writeln!(out, "{calls} of the last {days}{whole}")?;
+    writeln!(out, "  matched   {}", number("matched"))?;
+    writeln!(out, "  stricter  {}", number("stricter"))?;
+    writeln!(out, "  milder    {}", number("milder"))?;
+    for row in report["examples"].as_array().into_iter().flatten() {
+        let (was, would) = (text(row, "was"), text(row, "would_be"));
+        let verdict = if was == would { was } else { format!("{was} -> {would}") };
+        let (at, server, tool) =
+            (text(row, "requested_at"), text(row, "server_name"), text(row, "tool_name"));
+        writeln!(out, "  {at}  {verdict}  {server}: {tool}  {}", text(row, "id"))?;
+    }
+    Ok(())
+}
+
+/// The conditions of a rule in a few words.
+fn about(row: &Value) -> String {
+    let mut words = Vec::new();
+    let mut text = |name: &str, value: &Value| {
+        if let Some(value) = value.as_str() {
+            words.push(format!("{name}={}", word(value)));
+        }
+    };
+    text("tool", &row["tool_pattern"]);
+    text("server", &row["server_pattern"]);
+    if let Some(score) = row["min_risk_score"].as_u64().filter(|score| *score > 0) {
+        words.push(format!("risk>={score}"));
+    }
+    if let Some(names) = row["operation_types"].as_array() {
+        let names: Vec<&str> = names.iter().filter_map(Value::as_str).collect();
+        words.push(format!("operations={}", word(&names.join(","))));
+    }
+    if words.is_empty() { "every call".to_owned() } else { words.join(" ") }
+}
+
+fn list(source: &Source) -> anyhow::Result<ExitCode> {
+    let found = rows(&places(source)?, &McpRequest::Rules)?;
+    if source.json {
+        let lines: String = found.iter().map(|row| format!("{row}\n")).collect();
+        return output::print(&lines);
+    }
+    if found.is_empty() {
+        eprintln!("ringfence: no rule is on record; `ringfence mcp rules add` adds one");
+        return Ok(ExitCode::SUCCESS);
+    }
+    let head = ["#", "ACTION", "NAME", "HITS", "LAST HIT", "SOURCE", "ABOUT"].map(str::to_owned);
+    let line = |row: &Value| {
+        let text = |key: &str| row[key].as_str().unwrap_or_default();
+        let off = if row["enabled"] == true { "" } else { " (off)" };
+        let place = row["place"].as_u64().map(|place| place.to_string()).unwrap_or_default();
+        [
+            place,
+            word(text("action")) + off,
+            word(text("name")),
+            row["hits"].as_i64().unwrap_or(0).to_string(),
+            word(text("last_hit")),
+            word(text("source")),
+            about(row),
+        ]
+    };
+    let table: Vec<[String; 7]> = std::iter::once(head).chain(found.iter().map(line)).collect();
+    output::print(&output::table(&table))
+}
+
+fn log(source: &Source) -> anyhow::Result<ExitCode> {
+    let places = places(source)?;
+    let mut after = 0;
+    loop {
+        let request = McpRequest::Table { table: "ledger".to_owned(), after, limit: PAGE, as_text: false };
+        let page = rows(&places, &request)?;
+        let Some(last) = page.last().and_then(|row| row["_rowid"].as_i64()) else {
+            return Ok(ExitCode::SUCCESS);
+        };
+        after = last;
+        let mut text = String::new();
+        for row in &page {
+            // What is no entry `ringfence audit verify` reports.
+            let entry = row["entry"].as_str().and_then(|entry| serde_json::from_str(entry).ok());
+            let Some(Entry::Rule(change)) = entry else { continue };
+            if source.json {
+                let mut line = json!(*change);
+                line["uid"] = row["uid"].clone();
+                line["at"] = rfc3339(change.at).into();
+                text += &format!("{line}\n");
+            } else {
+                text += &describe_change(&change);
+            }
+        }
+        output::print(&text)?;
+    }
+}
+
+/// One change: who did what and when, the rule before and after.
+fn describe_change(change: &ChangedRule) -> String {
+    let ChangedRule { at, by, change, id: _, before, after } = change;
+    let state = |state: &RuleState| {
+        let mut row = json!(state);
+        row["operation_types"] = json!(state.rule.conditions.operation_types);
+        let off = if state.enabled { "" } else { ", off" };
+        format!("{}: {}{off}, place {}", word(state.rule.action.as_str()), about(&row), state.place)
+    };
+    let name = before.as_ref().or(after.as_ref()).map(|state| state.rule.name.as_str()).unwrap_or_default();
+    let mut text =
+        format!("{}  {} {}  by {}\n", rfc3339(*at), printable(change), printable(name), printable(by));
+    for (word, rule) in [("before", before), ("after", after)] {
+        if let Some(rule) = rule {
+            text += &format!("    {word:<6}  {}\n", state(rule));
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ringfence_wire::tool_call::{Operation, Recorded};
+
+    #[test]
+    fn what_is_named_replaces_what_a_rule_has_and_an_empty_text_takes_it_away() {
+        let about = |tool: Option<&str>, operations: Option<&str>| About {
+            tool: tool.map(str::to_owned),
+            server: None,
+            min_risk: None,
+            operations: operations.map(str::to_owned),
+            description: None,
+        };
+        let mut rule: StoredRule = serde_json::from_value(
+            json!({ "name": "a", "description": "d", "tool_pattern": "x", "server_pattern": "s", "action": "flag" }),
+        )
+        .expect("a rule");
+        about(None, Some("read, delete")).apply(&mut rule);
+        assert_eq!(rule.conditions.tool_pattern.as_deref(), Some("x"));
+        let names = [Operation::Read, Operation::Delete].map(Recorded::Known);
+        assert_eq!(rule.conditions.operation_types, Some(names.to_vec()));
+        about(Some(" "), Some("")).apply(&mut rule);
+        assert_eq!((rule.conditions.tool_pattern, rule.conditions.operation_types), (None, None));
+        assert_eq!((rule.conditions.server_pattern.as_deref(), rule.description.as_str()), (Some("s"), "d"));
+    }
+}
