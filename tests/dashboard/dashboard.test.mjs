@@ -459,6 +459,85 @@ test("a rule added here binds the next call", async () => {
   await page.locator("#rule-said.bad").getByText("tool_pattern").waitFor();
 });
 
+const rule = (page, name) => page.locator("#rules tbody tr").filter({ has: page.getByText(name, { exact: true }) });
+
+test("a rule is made from a call, tried, changed, moved and deleted, and what loosens it is asked about", async () => {
+  const files = await client("files");
+  await files.call("read_diary", {});
+  const page = await openLive();
+  await row(page, "read_diary").click();
+  await page.getByRole("link", { name: "Make a rule from this call" }).click();
+  await page.waitForFunction(() => document.querySelector("#add-rule")?.elements.name.value === "like_read_diary");
+  assert.equal(await page.getByLabel("Tools").inputValue(), "read_diary");
+  assert.equal(await page.getByLabel("Servers").inputValue(), "files");
+  assert.ok(await page.getByLabel("read", { exact: true }).isChecked());
+  assert.ok(!(await page.getByLabel("write", { exact: true }).isChecked()));
+  await page.getByLabel("Action").selectOption("block");
+  await page.getByRole("button", { name: "Try it on past calls" }).click();
+  await page.locator("#trial").getByText("1 call of the last 7 days: the rule is about 1 of them; 1 would have had a stricter verdict").waitFor();
+  await page.locator("#trial li").getByText("pass → block").waitFor();
+  assert.equal(await rule(page, "like_read_diary").count(), 0, "nothing was done");
+  await page.getByRole("button", { name: "Add rule" }).click();
+  await page.getByText("like_read_diary is in force.").waitFor();
+  await eventually("it binds", async () => (await files.call("read_diary", {})).result.isError);
+  await rule(page, "like_read_diary").locator(".took[title]", { hasText: /^[1-9]/ }).waitFor();
+
+  await page.getByLabel("Name").fill("second");
+  await page.getByLabel("Tools").fill("x_*");
+  await page.getByRole("button", { name: "Add rule" }).click();
+  await rule(page, "second").waitFor();
+  const up = page.getByRole("button", { name: "Move up second" });
+  await up.click();
+  await page.getByText("second is moved.").waitFor();
+  const names = () => page.locator("#rules tbody tr .tool").allTextContents();
+  assert.deepEqual((await names()).slice(0, 2), ["second", "like_read_diary"]);
+  assert.ok(await up.isDisabled());
+
+  // An edit that loosens is asked about, and nothing is done without a yes.
+  await page.getByRole("button", { name: "Edit like_read_diary" }).click();
+  assert.equal(await page.getByLabel("Name").getAttribute("readonly"), "");
+  await page.getByLabel("Tools").fill("");
+  await page.getByLabel("Servers").fill("elsewhere");
+  await page.getByRole("button", { name: "Save" }).click();
+  const dialog = page.locator("#confirm");
+  await dialog.getByText("Make this rule looser?").waitFor();
+  await dialog.getByText(/ a milder one\./).waitFor();
+  await page.keyboard.press("Enter");
+  await dialog.waitFor({ state: "hidden" });
+  assert.equal((await home.api("/api/rules"))[1].tool_pattern, "read_diary");
+  await page.getByRole("button", { name: "Save" }).click();
+  await dialog.getByRole("button", { name: "Make it looser" }).click();
+  await page.getByText("like_read_diary is in force.").waitFor();
+  const edited = (await home.api("/api/rules"))[1];
+  assert.deepEqual([edited.tool_pattern, edited.server_pattern], [null, "elsewhere"]);
+  await eventually("it is about other calls", async () => !(await files.call("read_diary", {})).result.isError);
+
+  // Somebody else was faster.
+  await page.getByRole("button", { name: "Edit second" }).click();
+  const second = (await home.api("/api/rules"))[0];
+  await home.api(`/api/rules/${second.id}`, {
+    method: "PATCH",
+    headers: { "Content-Type": "application/json" },
+    body: JSON.stringify({ version: second.version, description: "theirs" }),
+  });
+  await page.getByLabel("Description").fill("mine");
+  await page.getByRole("button", { name: "Save" }).click();
+  await page.locator("#rule-said.bad").getByText("changed meanwhile by").waitFor();
+  await rule(page, "second").getByText("theirs").waitFor();
+  await page.getByRole("button", { name: "Cancel" }).click();
+
+  await page.getByRole("button", { name: "Switch off second" }).click();
+  await dialog.getByRole("button", { name: "Make it looser" }).click();
+  await page.getByText("second is off.").waitFor();
+  await page.getByRole("button", { name: "Switch on second" }).click();
+  await page.getByText("second is on.").waitFor();
+  await page.getByRole("button", { name: "Delete second" }).click();
+  await dialog.getByRole("button", { name: "Make it looser" }).click();
+  await page.getByText("second is deleted.").waitFor();
+  assert.deepEqual((await names())[0], "like_read_diary");
+  assert.equal(await page.getByRole("button", { name: "Delete pause_deletes" }).count(), 0, "a file's is not for this page");
+});
+
 test("an intent says what was asked and how that is known", async () => {
   const files = await client("files");
   const notes = await client("notes");

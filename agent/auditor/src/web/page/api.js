@@ -49,8 +49,11 @@ export const ask = (path, parameters = {}) => {
   return request(query.size ? `${path}?${query}` : path);
 };
 
-export const post = (path, body = {}) =>
-  request(path, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) });
+/** A request that changes something. */
+export const send = (method, path, body = {}) =>
+  request(path, { method, headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) });
+
+export const post = (path, body = {}) => send("POST", path, body);
 
 const FIRST = 500;
 const SLOWEST = 15_000;

@@ -118,6 +118,7 @@ function paint(call) {
     ),
     el("p", { class: "line" }, risk(call.risk_score), badge(call), ending(call), shown("span", {}, call.server_name), timeOf(call.requested_at)),
     waiting.buttons(call.id),
+    el("p", {}, el("a", { href: `?view=rules&like=${encodeURIComponent(call.id)}` }, "Make a rule from this call")),
     el(
       "dl",
       {},

@@ -1,28 +1,58 @@
-// Rules: those in force, and a form to add one.
+// Rules: those in force, what each decided, and a form to add one, to change one, or to try either on past calls.
 
-import { ask, post } from "./api.js";
+import { ask, post, send } from "./api.js";
 import { stats, trying } from "./app.js";
 import { CONDITIONS } from "./conditions.js";
-import { block, byId, el, shown, visible } from "./dom.js";
+import { block, byId, el, shown, timeOf, visible } from "./dom.js";
+import { go, href, place } from "./place.js";
+
+/** How far back a change is tried that the form does not ask about, days. */
+const DAYS = 7;
+/** Between two looks at how often rules applied, milliseconds. */
+const COUNTED = 2_000;
+
+/** The rule that the form changes; null where it adds one. */
+let edited = null;
+let counting = null;
 
 /** Shows the view. */
 export function open(main) {
+  edited = null;
   main.append(
     el("p", { class: "lead" },
       "Beside its score (31 flags, 61 pauses, 81 blocks) each call is held against these rules; the strictest of all wins, so a ",
-      "rule can only tighten. Rules of the database hold for every session; a session started with --rules has that file ",
-      "instead of the user's."),
+      "rule can only tighten, and their order is only that of their names in verdicts. Rules of the database hold for every ",
+      "session; a session started with --rules has that file instead of the user's."),
     el("div", { id: "pending" }),
+    el("p", { id: "rules-said", role: "status" }),
     el("div", { id: "rules", class: "list" }),
     form(),
   );
   load();
   loadPending();
+  moved();
 }
 
-/** News may bring another change that waits. */
+/** The address is another one: it may name a call to make a rule from. */
+export async function moved() {
+  const { like } = place();
+  if (!like) return;
+  // Asked for once: whoever comes back to this address has a form of its own.
+  go({ like: "" }, true);
+  const call = await trying(() => ask(`/api/tool-calls/${encodeURIComponent(like)}`));
+  const form = byId("add-rule");
+  if (!call || !form) return;
+  begin(null, { action: "pause", ...call.suggested_rule });
+  form.elements.name.focus();
+}
+
+/** News may bring another change that waits, and calls count. */
 export function receive(message) {
   if (message.type !== "call") loadPending();
+  counting ??= setTimeout(() => {
+    counting = null;
+    if (byId("rules")) trying(count);
+  }, COUNTED);
 }
 
 async function loadPending() {
@@ -55,21 +85,120 @@ async function load() {
   const list = await trying(() => ask("/api/rules"));
   const place = byId("rules");
   if (!list || !place) return;
-  const head = ["Action", "Name", ...CONDITIONS.map(({ label }) => label), "Source", "Description"];
+  const head = ["Action", "Name", ...CONDITIONS.map(({ label }) => label), "Hits", "Last hit", "Source", "Description", ""];
+  const focus = place.contains(document.activeElement) ? document.activeElement.id : null;
   place.replaceChildren(
     el("table", { class: "rules" }, el("caption", { class: "hidden" }, "Rules"),
       el("thead", {}, el("tr", {}, head.map((name) => el("th", { scope: "col" }, name)))),
       el("tbody", {}, list.map((rule) =>
         el(
           "tr",
-          { class: rule.enabled ? "" : "off" },
+          { class: rule.enabled ? "" : "off", "data-rule": key(rule) },
           el("td", {}, el("span", { class: `verdict v-${rule.action}` }, visible(rule.action)), rule.enabled ? "" : " off"),
           shown("td", { class: "tool" }, rule.name),
           CONDITIONS.map(({ name, kind }) => KINDS[kind].cell(rule[name])),
+          el("td", { class: "took", title: "calls whose verdict names the rule" }, hits(rule)),
+          el("td", { class: "time" }, lastHit(rule)),
           shown("td", {}, rule.source),
           shown("td", { class: "description" }, rule.description ?? ""),
+          el("td", { class: "acts" }, rule.yours ? acts(rule, list) : null),
         )))),
   );
+  // The first is at its end: the next button takes the focus.
+  if (focus) (byId(focus) ?? place.querySelector("button"))?.focus({ preventScroll: true });
+}
+
+/** What a row is found by: rules of a file have no id. */
+const key = (rule) => rule.id ?? `file ${rule.name}`;
+const hits = (rule) => Number(rule.hits ?? 0).toLocaleString();
+const lastHit = (rule) => (rule.last_hit ? timeOf(rule.last_hit) : "never");
+
+/** Brings the counts of the rows up to date, and nothing else: no button moves under the pointer. */
+async function count() {
+  for (const rule of await ask("/api/rules")) {
+    const row = document.querySelector(`#rules tr[data-rule="${CSS.escape(key(rule))}"]`);
+    row?.querySelector(".took[title]").replaceChildren(hits(rule));
+    row?.querySelector(".time").replaceChildren(lastHit(rule));
+  }
+}
+
+/** The buttons of a rule of the database. */
+function acts(rule, list) {
+  const button = (verb, text, onclick, more = {}) =>
+    el("button", { type: "button", id: `${verb}-${rule.id}`, title: `${text} ${rule.name}`, "aria-label": `${text} ${rule.name}`, onclick, ...more },
+      { up: "↑", down: "↓" }[verb] ?? text);
+  const path = `/api/rules/${encodeURIComponent(rule.id)}`;
+  const { version } = rule;
+  const last = Math.max(...list.filter(({ source, uid }) => source === rule.source && uid === rule.uid).map(({ place }) => place));
+  const to = (place) => () => make("PATCH", path, { version, place }, `${rule.name} is moved.`);
+  return [
+    button("edit", "Edit", () => {
+      begin(rule, rule);
+      byId("add-rule").scrollIntoView({ block: "nearest" });
+      byId("add-rule").elements.action.focus({ preventScroll: true });
+    }),
+    button("switch", rule.enabled ? "Switch off" : "Switch on", () =>
+      make("PATCH", path, { version, enabled: !rule.enabled }, `${rule.name} is ${rule.enabled ? "off" : "on"}.`)),
+    button("delete", "Delete", () => make("DELETE", path, { version }, `${rule.name} is deleted.`), { class: "no" }),
+    button("up", "Move up", to(rule.place - 1), { disabled: rule.place <= 1 }),
+    button("down", "Move down", to(rule.place + 1), { disabled: rule.place >= last }),
+  ];
+}
+
+/** Makes a change of a row's and says how it went. */
+async function make(method, path, body, done) {
+  const said = byId("rules-said");
+  say(said, "");
+  try {
+    if (await changed(method, path, body)) say(said, done);
+  } catch (error) {
+    say(said, error.message, true);
+  }
+  await load();
+}
+
+function say(place, text, bad = false) {
+  if (!place) return;
+  place.className = bad ? "bad" : "";
+  place.textContent = text;
+}
+
+/** Makes a change; what loosens a rule only once a person agreed to that. Null where nobody did. */
+async function changed(method, path, body) {
+  try {
+    return await send(method, path, body);
+  } catch (error) {
+    if (error.status !== 428) throw error;
+    const report = await send(method, `${path}?dry_run=${DAYS}`, body);
+    return (await agreed(report)) ? send(method, path, { ...body, agreed: true }) : null;
+  }
+}
+
+/** Asks whether a rule is to be looser, and says what that would have meant. */
+function agreed(report) {
+  const dialog = byId("confirm");
+  byId("confirm-title").textContent = "Make this rule looser?";
+  byId("confirm-what").textContent = "Calls that the rule is about would be judged more mildly.";
+  byId("confirm-arguments").replaceChildren(summed(report));
+  const yes = byId("confirm-yes");
+  yes.textContent = "Make it looser";
+  yes.className = "no";
+  dialog.returnValue = "";
+  const answered = new Promise((resolve) => {
+    dialog.onclose = () => resolve(dialog.returnValue === "yes");
+  });
+  dialog.showModal();
+  // Whoever presses Enter without reading has changed nothing.
+  dialog.querySelector('button[value="no"]').focus();
+  return answered;
+}
+
+/** What a trial found, in a sentence. */
+function summed({ calls, days, matched, stricter, milder, cut, oldest }) {
+  const some = (number, noun) => `${Number(number).toLocaleString()} ${noun}${number === 1 ? "" : "s"}`;
+  return `${some(calls, "call")} of the last ${some(days, "day")}: the rule is about ${Number(matched).toLocaleString()} of them; `
+    + `${stricter} would have had a stricter verdict, ${milder} a milder one.`
+    + (cut ? ` Older calls than ${oldest} were not looked at.` : "");
 }
 
 /** Globs with room to break a line between them. */
@@ -79,12 +208,14 @@ const field = (label, input, hint) => el("label", {}, el("span", {}, label), inp
 const input = (name, more = {}) => el("input", { name, autocomplete: "off", spellcheck: "false", ...more });
 const text = (data, name) => String(data.get(name) ?? "").trim() || undefined;
 
-/** The kinds of conditions: what the table shows, what the form asks, what of that is sent. Wide ones have a row of the form. */
+/** The kinds of conditions: what the table shows, what the form asks, what of that is sent, how it is
+ * filled. Wide ones have a row of the form. */
 const KINDS = {
   globs: {
     cell: (patterns) => shown("td", { class: "pattern" }, listOf(patterns)),
     ask: ({ name, label, hint, placeholder }) => field(label, input(name, { placeholder }), hint),
     given: text,
+    fill: (form, name, patterns) => (form.elements[name].value = patterns ?? ""),
   },
   operations: {
     wide: true,
@@ -93,11 +224,13 @@ const KINDS = {
       all.map((value) => el("label", { class: "box" }, el("input", { type: "checkbox", name, value }), value)),
       el("small", {}, hint)),
     given: (data, name) => data.getAll(name),
+    fill: (form, name, names) => form.querySelectorAll(`[name="${name}"]`).forEach((box) => (box.checked = names?.includes(box.value) ?? false)),
   },
   score: {
     cell: (score) => el("td", { class: "took" }, String(score ?? 0)),
     ask: ({ name, label, hint }) => field(label, input(name, { type: "number", min: 0, max: 100, value: 0 }), hint),
     given: (data, name) => Number(text(data, name) ?? 0),
+    fill: (form, name, score) => (form.elements[name].value = score ?? 0),
   },
 };
 
@@ -106,11 +239,12 @@ function form() {
   const action = el("select", { name: "action" }, ["flag", "pause", "block"].map((name) => el("option", { value: name }, name)));
   const asked = (wide) => CONDITIONS.filter(({ kind }) => Boolean(KINDS[kind].wide) === wide)
     .map((condition) => KINDS[condition.kind].ask(condition));
+  const days = [1, 7, 30, 90].map((days) => el("option", { value: days, selected: days === DAYS }, String(days)));
   return el(
     "form",
     { id: "add-rule", "aria-labelledby": "add-title", onsubmit: (event) => {
       event.preventDefault();
-      add(event.target, said);
+      save(event.target, said);
     } },
     el("h2", { id: "add-title" }, "Add a rule"),
     field("Name", input("name", { required: true, maxlength: 100, pattern: "[A-Za-z0-9_.\\-]+" }), "letters, digits, _ - ."),
@@ -118,26 +252,77 @@ function form() {
     asked(false),
     field("Description", input("description", { maxlength: 1000 })),
     asked(true),
-    el("div", { class: "submit" }, el("button", { class: "yes" }, "Add rule"), said),
+    el("div", { class: "submit" },
+      el("button", { class: "yes", id: "rule-save" }, "Add rule"),
+      el("button", { type: "button", id: "rule-cancel", hidden: true, onclick: () => begin(null, {}) }, "Cancel"),
+      el("button", { type: "button", onclick: () => tryIt(byId("add-rule"), said) }, "Try it on past calls"),
+      el("label", { class: "box" }, "of days", el("select", { id: "trial-days" }, days)),
+      said),
+    el("div", { id: "trial", "aria-live": "polite" }),
   );
 }
 
-async function add(form, said) {
+/** Fills the form: to change that rule, or to add one. */
+function begin(rule, values) {
+  const form = byId("add-rule");
+  edited = rule;
+  form.reset();
+  form.elements.name.value = values.name ?? "";
+  form.elements.name.readOnly = Boolean(rule);
+  form.elements.action.value = values.action ?? "flag";
+  form.elements.description.value = values.description ?? "";
+  for (const { name, kind } of CONDITIONS) KINDS[kind].fill(form, name, values[name]);
+  byId("add-title").replaceChildren(...(rule ? ["Change ", ...visible(rule.name)] : ["Add a rule"]));
+  byId("rule-save").textContent = rule ? "Save" : "Add rule";
+  byId("rule-cancel").hidden = !rule;
+  byId("trial").replaceChildren();
+  say(byId("rule-said"), "");
+}
+
+/** What the form asks for as a request. */
+function wanted(form) {
   const data = new FormData(form);
-  said.textContent = "";
-  said.className = "";
+  const parts = {
+    action: text(data, "action"),
+    description: text(data, "description"),
+    ...Object.fromEntries(CONDITIONS.map(({ name, kind }) => [name, KINDS[kind].given(data, name)])),
+  };
+  if (!edited) return { method: "POST", path: "/api/rules", body: { name: text(data, "name"), ...parts } };
+  // What the form has nothing for is taken away.
+  const whole = Object.fromEntries(Object.entries(parts).map(([name, value]) => [name, value ?? null]));
+  return { method: "PATCH", path: `/api/rules/${encodeURIComponent(edited.id)}`, body: { version: edited.version, ...whole } };
+}
+
+async function save(form, said) {
+  const { method, path, body } = wanted(form);
+  say(said, "");
   try {
-    const rule = await post("/api/rules", {
-      name: text(data, "name"),
-      action: text(data, "action"),
-      description: text(data, "description"),
-      ...Object.fromEntries(CONDITIONS.map(({ name, kind }) => [name, KINDS[kind].given(data, name)])),
-    });
-    form.reset();
-    said.textContent = `${rule.name} is in force.`;
+    const rule = await changed(method, path, body);
+    if (!rule) return;
+    begin(null, {});
+    say(said, `${rule.name} is ${rule.enabled ? "in force" : "off"}.`);
     await load();
   } catch (error) {
-    said.className = "bad";
-    said.textContent = error.message;
+    say(said, error.message, true);
+    // Somebody else changed it: the table has what there is.
+    if (error.status === 409) await load();
+  }
+}
+
+/** Shows what the rule in the form would have meant. */
+async function tryIt(form, said) {
+  if (!form.reportValidity()) return;
+  const { method, path, body } = wanted(form);
+  const place = byId("trial");
+  say(said, "");
+  place.replaceChildren();
+  try {
+    const report = await send(method, `${path}?dry_run=${byId("trial-days").value}`, body);
+    const verdict = ({ was, would_be: would }) => (was === would ? was : `${was} → ${would}`);
+    place.replaceChildren(el("p", {}, summed(report)), el("ul", {}, report.examples.map((call) =>
+      el("li", {}, timeOf(call.requested_at), " ", shown("span", { class: "server" }, call.server_name), " ",
+        el("a", { href: href({ call: call.id }), class: "name", dir: "ltr" }, visible(call.tool_name)), ` ${verdict(call)}`))));
+  } catch (error) {
+    say(said, error.message, true);
   }
 }
