@@ -500,7 +500,7 @@ test("a rule is made from a call, tried, changed, moved and deleted, and what lo
   await page.getByLabel("Servers").fill("elsewhere");
   await page.getByRole("button", { name: "Save" }).click();
   const dialog = page.locator("#confirm");
-  await dialog.getByText("Make this rule looser?").waitFor();
+  await dialog.getByText("Make the rule like_read_diary looser?").waitFor();
   await dialog.getByText(/ a milder one\./).waitFor();
   await page.keyboard.press("Enter");
   await dialog.waitFor({ state: "hidden" });

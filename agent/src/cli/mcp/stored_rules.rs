@@ -202,15 +202,16 @@ impl About {
     fn apply(&self, rule: &mut StoredRule) {
         let Self { tool, server, min_risk, operations, description } = self;
         let text = |text: &String| Some(text.trim().to_owned()).filter(|text| !text.is_empty());
-        let conditions = &mut rule.conditions;
+        let Conditions { tool_pattern, server_pattern, min_risk_score, operation_types } =
+            &mut rule.conditions;
         if let Some(tool) = tool {
-            conditions.tool_pattern = text(tool);
+            *tool_pattern = text(tool);
         }
         if let Some(server) = server {
-            conditions.server_pattern = text(server);
+            *server_pattern = text(server);
         }
         if let Some(score) = min_risk {
-            conditions.min_risk_score = *score;
+            *min_risk_score = *score;
         }
         if let Some(operations) = operations {
             let names: Vec<_> = operations
@@ -219,7 +220,7 @@ impl About {
                 .filter(|name| !name.is_empty())
                 .map(Into::into)
                 .collect();
-            conditions.operation_types = Some(names).filter(|names| !names.is_empty());
+            *operation_types = Some(names).filter(|names| !names.is_empty());
         }
         if let Some(description) = description {
             rule.description.clone_from(description);

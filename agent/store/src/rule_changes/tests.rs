@@ -1,3 +1,5 @@
+//! What may be changed in a rule, by whom, and what the ledger has of it.
+
 use super::{Changed, Viewer};
 use crate::{SessionReader, SessionWriter};
 use ringfence_session::ledger::{ChangedRule, Entry, Ledger, Row};

@@ -1,3 +1,5 @@
+//! Hits, and changes held against calls on record.
+
 use crate::{SessionReader, SessionWriter, Viewer};
 use ringfence_wire::mcp::{Conditions, RuleChange, StoredRule};
 use rusqlite::params;

@@ -127,10 +127,8 @@ function acts(rule, list) {
   const button = (verb, text, onclick, more = {}) =>
     el("button", { type: "button", id: `${verb}-${rule.id}`, title: `${text} ${rule.name}`, "aria-label": `${text} ${rule.name}`, onclick, ...more },
       { up: "↑", down: "↓" }[verb] ?? text);
-  const path = `/api/rules/${encodeURIComponent(rule.id)}`;
-  const { version } = rule;
   const last = Math.max(...list.filter(({ source, uid }) => source === rule.source && uid === rule.uid).map(({ place }) => place));
-  const to = (place) => () => make("PATCH", path, { version, place }, `${rule.name} is moved.`);
+  const to = (place) => () => make(rule, "PATCH", { place }, "moved");
   return [
     button("edit", "Edit", () => {
       begin(rule, rule);
@@ -138,23 +136,26 @@ function acts(rule, list) {
       byId("add-rule").elements.action.focus({ preventScroll: true });
     }),
     button("switch", rule.enabled ? "Switch off" : "Switch on", () =>
-      make("PATCH", path, { version, enabled: !rule.enabled }, `${rule.name} is ${rule.enabled ? "off" : "on"}.`)),
-    button("delete", "Delete", () => make("DELETE", path, { version }, `${rule.name} is deleted.`), { class: "no" }),
+      make(rule, "PATCH", { enabled: !rule.enabled }, rule.enabled ? "off" : "on")),
+    button("delete", "Delete", () => make(rule, "DELETE", {}, "deleted"), { class: "no" }),
     button("up", "Move up", to(rule.place - 1), { disabled: rule.place <= 1 }),
     button("down", "Move down", to(rule.place + 1), { disabled: rule.place >= last }),
   ];
 }
 
-/** Makes a change of a row's and says how it went. */
-async function make(method, path, body, done) {
+/** Makes a change of a row's and says how it went, once the table shows it. */
+async function make(rule, method, body, done) {
   const said = byId("rules-said");
   say(said, "");
   try {
-    if (await changed(method, path, body)) say(said, done);
+    const path = `/api/rules/${encodeURIComponent(rule.id)}`;
+    const made = await changed(method, path, { version: rule.version, ...body }, rule.name);
+    await load();
+    if (made) say(said, `${rule.name} is ${done}.`);
   } catch (error) {
     say(said, error.message, true);
+    await load();
   }
-  await load();
 }
 
 function say(place, text, bad = false) {
@@ -164,20 +165,20 @@ function say(place, text, bad = false) {
 }
 
 /** Makes a change; what loosens a rule only once a person agreed to that. Null where nobody did. */
-async function changed(method, path, body) {
+async function changed(method, path, body, name) {
   try {
     return await send(method, path, body);
   } catch (error) {
     if (error.status !== 428) throw error;
     const report = await send(method, `${path}?dry_run=${DAYS}`, body);
-    return (await agreed(report)) ? send(method, path, { ...body, agreed: true }) : null;
+    return (await agreed(report, name)) ? send(method, path, { ...body, agreed: true }) : null;
   }
 }
 
 /** Asks whether a rule is to be looser, and says what that would have meant. */
-function agreed(report) {
+function agreed(report, name) {
   const dialog = byId("confirm");
-  byId("confirm-title").textContent = "Make this rule looser?";
+  byId("confirm-title").replaceChildren("Make the rule ", ...visible(name), " looser?");
   byId("confirm-what").textContent = "Calls that the rule is about would be judged more mildly.";
   byId("confirm-arguments").replaceChildren(summed(report));
   const yes = byId("confirm-yes");
@@ -256,7 +257,7 @@ function form() {
       el("button", { class: "yes", id: "rule-save" }, "Add rule"),
       el("button", { type: "button", id: "rule-cancel", hidden: true, onclick: () => begin(null, {}) }, "Cancel"),
       el("button", { type: "button", onclick: () => tryIt(byId("add-rule"), said) }, "Try it on past calls"),
-      el("label", { class: "box" }, "of days", el("select", { id: "trial-days" }, days)),
+      el("label", { class: "box" }, el("select", { id: "trial-days" }, days), "days"),
       said),
     el("div", { id: "trial", "aria-live": "polite" }),
   );
@@ -297,11 +298,11 @@ async function save(form, said) {
   const { method, path, body } = wanted(form);
   say(said, "");
   try {
-    const rule = await changed(method, path, body);
+    const rule = await changed(method, path, body, edited?.name ?? body.name);
     if (!rule) return;
     begin(null, {});
-    say(said, `${rule.name} is ${rule.enabled ? "in force" : "off"}.`);
     await load();
+    say(said, `${rule.name} is ${rule.enabled ? "in force" : "off"}.`);
   } catch (error) {
     say(said, error.message, true);
     // Somebody else changed it: the table has what there is.
