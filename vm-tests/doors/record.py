@@ -106,9 +106,9 @@ def calls(expected):
         # One that was denied never reached the server, so nothing responded.
         whole = row["tool_name"] == tool and bool(row["responded_at"]) == (state != "denied")
         if state == "read":
-            whole &= row["outcome"] is None
+            whole &= row["decision"] is None
         else:
-            whole &= row["outcome"] == state and str(USER) in str(row["decided_by"])
+            whole &= row["decision"] == state and str(USER) in str(row["decided_by"])
             whole &= bool(row["approved_by"]) == (state == "approved")
         if not whole:
             yield f"the call about {path}, {state}, is on record as {row}"
