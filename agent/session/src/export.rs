@@ -72,7 +72,7 @@ pub fn ndjson(row: &Value) -> Value {
     row
 }
 
-/// A tool call as OCSF API Activity. <https://schema.ocsf.io/1.3.0/classes/api_activity>
+/// A tool call as OCSF API Activity. <https://schema.ocsf.io/1.4.0/classes/api_activity>
 pub fn ocsf(row: &Value) -> Value {
     let (activity, name) = match Operation::from_name(text(row, "operation_type")) {
         Some(Operation::Read) => (2, "Read"),
@@ -122,7 +122,7 @@ pub fn ocsf(row: &Value) -> Value {
                 "request": {"uid": row["id"], "data": row["arguments"]}},
         "src_endpoint": {"svc_name": client}, "dst_endpoint": {"svc_name": row["_server_name"]},
         "actor": {"user": {"uid": row["_uid"].to_string()}, "session": {"uid": row["session_id"]}},
-        "metadata": {"version": "1.3.0", "uid": row["id"], "profiles": ["security_control"],
+        "metadata": {"version": "1.4.0", "uid": row["id"], "profiles": ["security_control"],
                      "product": {"name": "Ringfence", "vendor_name": "Ringfence", "version": env!("CARGO_PKG_VERSION")}},
         "unmapped": {"risk_score": score, "risk_reasons": row["risk_reasons"], "policy_action": row["policy_action"],
                      "decision": row["decision"], "outcome": row["_outcome"], "approved_by": row["approved_by"], "attributes": attributes(row)},
@@ -232,7 +232,7 @@ mod tests {
         assert_eq!((event["severity_id"].as_u64(), event["status_id"].as_u64()), (Some(5), Some(2)));
     }
 
-    /// <https://schema.ocsf.io/1.3.0/classes/api_activity>: what is required, and that an endpoint has a name.
+    /// <https://schema.ocsf.io/1.4.0/classes/api_activity>: what is required, and that an endpoint has a name.
     #[test]
     fn ocsf_has_all_that_its_class_requires() {
         let required = [

@@ -6,7 +6,7 @@ use ringfence_session::export::ocsf;
 use serde_json::{Map, Value, json};
 
 fn schema() -> Value {
-    serde_json::from_str(include_str!("ocsf/api_activity-1.3.0.json")).unwrap()
+    serde_json::from_str(include_str!("ocsf/api_activity-1.4.0.json")).unwrap()
 }
 
 /// What of an event the schema does not allow, each with its place.
@@ -115,7 +115,7 @@ fn row() -> Value {
         "_rowid": 1, "id": "c1", "session_id": "s1", "request_msg_id": "m1", "response_msg_id": null, "tool_name": "delete_file",
         "arguments": { "path": "/x" }, "result": null, "error": null, "operation_type": "delete", "risk_score": 85,
         "risk_reasons": ["destructive"], "requested_at": "2026-01-02T03:04:05.678901Z", "responded_at": null,
-        "duration_ms": null, "policy_action": "pass", "approved_by": null, "approved_at": null, "rules": [], "outcome": null,
+        "duration_ms": null, "policy_action": "pass", "approved_by": null, "approved_at": null, "rules": [], "outcome": null, "decision": null,
         "decided_by": null, "decided_at": null, "_server_name": "files", "_uid": 1000, "_client_info": null,
     })
 }
@@ -125,7 +125,11 @@ fn every_call_is_an_api_activity() {
     let schema = schema();
     let outcomes = [json!(null), json!("blocked"), json!("denied"), json!("approved"), json!("timeout")]
         .into_iter()
-        .chain([json!("cancelled"), json!("ended"), json!("something new")]);
+        .chain(
+            ["cancelled", "ended", "answered", "tool_error", "error", "task", "task_answered"]
+                .map(Value::from),
+        )
+        .chain(["cancelled_in_flight", "killed", "something new"].map(Value::from));
     for outcome in outcomes {
         for operation in ["read", "write", "delete", "execute", "unknown", "something new"] {
             for action in ["pass", "flag", "pause", "block"] {
@@ -136,6 +140,7 @@ fn every_call_is_an_api_activity() {
                 ] {
                     let mut row = row();
                     (row["outcome"], row["operation_type"]) = (outcome.clone(), operation.into());
+                    row["decision"] = outcome.clone();
                     (row["policy_action"], row["risk_score"], row["_client_info"]) =
                         (action.into(), score.into(), client);
                     let event = ocsf(&row);
@@ -191,11 +196,11 @@ fn what_the_schema_does_not_allow_is_found() {
     }
     let mut event = whole.clone();
     event.as_object_mut().unwrap().remove("api");
-    event["disposition"] = "Blocked".into();
     event["cloud"] = json!({});
-    assert_eq!(
-        faults(&schema, &event),
-        ["event.api: missing", "event.cloud: unknown", "event.disposition: unknown"],
-        "of profiles that the event was not made with"
-    );
+    event["metadata"]["profiles"] = json!([]);
+    let of_profile = ["action", "action_id", "cloud", "disposition", "disposition_id"];
+    let expected: Vec<String> = std::iter::once("event.api: missing".to_owned())
+        .chain(of_profile.map(|name| format!("event.{name}: unknown")))
+        .collect();
+    assert_eq!(faults(&schema, &event), expected, "of profiles that the event was not made with");
 }
