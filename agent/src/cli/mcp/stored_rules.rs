@@ -375,7 +375,11 @@ fn list(source: &Source) -> anyhow::Result<ExitCode> {
             word(text("name")),
             row["hits"].as_i64().unwrap_or(0).to_string(),
             word(text("last_hit")),
-            word(text("source")),
+            // One word, as all others are; a file's is a path from the root.
+            match text("source") {
+                "built in" => "built-in".to_owned(),
+                source => word(source),
+            },
             about(row),
         ]
     };
