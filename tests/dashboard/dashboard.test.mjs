@@ -71,9 +71,12 @@ test("a call appears while one looks, and its answer after it", async () => {
   await row(page, "read_file").locator(".became").getByText("answered").waitFor();
   await row(page, "read_file").getByText("path=/etc/hosts").waitFor();
   await row(page, "read_file").locator(".took").getByText("ms").waitFor();
+  await files.call("read_secret", { path: "/home/a/.ssh/id_ed25519" });
+  await row(page, "read_secret").getByText("credentials", { exact: true }).waitFor();
+  assert.equal(await row(page, "read_file").locator(".sensitive").count(), 0, "the control");
   await files.call("fail_always");
   await row(page, "fail_always").getByText("error").waitFor();
-  await page.locator("#stats").getByText("2 calls").waitFor();
+  await page.locator("#stats").getByText("3 calls").waitFor();
 });
 
 test("approve lets the call go on", async () => {
@@ -628,6 +631,7 @@ test("without the live stream the page asks, and says so; a new auditor needs a 
   await clients.shift().close();
   await home.stopAuditor();
   await page.locator('#link[data-state="gone"]').waitFor();
+  await page.getByText("run `ringfence dashboard` in a terminal").waitFor();
   await home.startAuditor(home.port);
   await page.getByText("This page needs a fresh link").waitFor();
   const fresh = await open();

@@ -59,6 +59,9 @@ function locked() {
 
 function state(word) {
   const link = byId("link");
+  if (word === "gone" && link.dataset.state !== word) {
+    notice("The auditor does not answer. It ends when nobody needs it: run `ringfence dashboard` in a terminal and open the link that it prints.");
+  }
   link.dataset.state = word;
   link.textContent = STATES[word];
   link.title = {

@@ -160,7 +160,8 @@ function line(call) {
     el("td", { class: "what" }, badge(call)),
     el("td", { class: "became" }, ending(call)),
     shown("td", { class: "server" }, call.server_name),
-    el("td", { class: "tool" }, el("a", { href: href({ call: call.id }), dir: "ltr" }, visible(call.tool_name))),
+    el("td", { class: "tool" }, el("a", { href: href({ call: call.id }), dir: "ltr" }, visible(call.tool_name)),
+      call.risk_reasons?.includes("sensitive_data") ? el("span", { class: "sensitive", title: "It is about credentials" }, "credentials") : null),
     shown("td", { class: "arguments" }, summary(call.arguments)),
     el("td", { class: "took" }, duration(call.duration_ms)),
   );
