@@ -53,6 +53,9 @@ const COMMIT_LIMIT: Duration = Duration::from_secs(60);
 /// the processor from the lines themselves.
 const BATCH_TIME: Duration = Duration::from_millis(20);
 
+/// How often the session's clock is ticked and its rule file is looked at.
+const TICK: Duration = Duration::from_secs(1);
+
 /// What the link needs to know of its session.
 pub struct Link {
     /// The session.
@@ -99,7 +102,8 @@ impl Link {
             let (mut newly_paused, mut released) = (Vec::new(), Vec::new());
             let wait = match (&connection, grew) {
                 (Some(_), true) => BATCH_TIME.saturating_sub(notified.elapsed()),
-                (Some(_), false) => Duration::from_millis(50),
+                // Whatever else there is to do wakes this.
+                (Some(_), false) => TICK.saturating_sub(ticked.elapsed()),
                 (None, _) => Duration::from_millis(200),
             };
             let mut next = reports.recv_timeout(wait);
@@ -180,7 +184,7 @@ impl Link {
                 }
                 waiting.clear();
             }
-            if ticked.elapsed() >= Duration::from_secs(1) {
+            if ticked.elapsed() >= TICK {
                 ticked = Instant::now();
                 let _ = self.session.tick();
                 changed = rules.poll(&self.session).or(changed);
@@ -275,15 +279,18 @@ impl Link {
             loop {
                 let ready = poll(&mut [PollFd::new(reading.stream(), PollFlags::IN)], None);
                 if !matches!(ready, Ok(_) | Err(rustix::io::Errno::INTR)) {
-                    return;
+                    break;
                 }
-                let Ok(order) = reading.receive::<SessionOrder>() else { return };
+                let Ok(order) = reading.receive::<SessionOrder>() else { break };
                 if sender.send(order).is_err() {
-                    return;
+                    break;
                 }
                 // Wakes the link; where that has no room it is awake.
                 session.report(Report::Wake);
             }
+            // So does the end of the link.
+            drop(sender);
+            session.report(Report::Wake);
         });
         Ok(Connection { conn, orders })
     }

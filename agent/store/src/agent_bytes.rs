@@ -264,7 +264,8 @@ mod tests {
         // As the schema was before this migration.
         let mut undo = "DROP TABLE agent_bytes; PRAGMA user_version = 13;".to_owned();
         let triggers =
-            "SELECT group_concat('DROP TRIGGER ' || name, ';') FROM sqlite_schema WHERE type = 'trigger'";
+            "SELECT group_concat('DROP TRIGGER ' || name, ';') FROM (SELECT * FROM sqlite_schema UNION ALL SELECT * FROM sqlite_temp_schema)
+             WHERE type = 'trigger'";
         let triggers: String = writer.connection().query_row(triggers, [], |row| row.get(0)).expect("reads");
         undo = format!("{triggers}; {undo}");
         for table in TABLES {
@@ -282,14 +283,13 @@ mod tests {
             ALTER TABLE agent_calls DROP COLUMN hook_at; ALTER TABLE agent_calls DROP COLUMN hook_failed;
             ALTER TABLE agent_calls DROP COLUMN hook_session; ALTER TABLE events DROP COLUMN lineage;
             ALTER TABLE refusals DROP COLUMN run; DROP TABLE run_gaps; ALTER TABLE sessions DROP COLUMN client;
-            DROP TABLE vouched;
             ALTER TABLE tool_calls RENAME COLUMN decision TO outcome; ALTER TABLE tool_calls DROP COLUMN answer;
             ALTER TABLE tool_calls DROP COLUMN cancelled_at; ALTER TABLE tool_calls DROP COLUMN task_answer;
             ALTER TABLE tool_calls DROP COLUMN task_msg_id; ALTER TABLE tool_calls DROP COLUMN task_result;
             ALTER TABLE sessions DROP COLUMN outcomes;
             ALTER TABLE policy_rules DROP COLUMN position; ALTER TABLE policy_rules DROP COLUMN version;
             ALTER TABLE policy_rules DROP COLUMN changed_at; ALTER TABLE policy_rules DROP COLUMN changed_by;
-            DROP TABLE rule_hits;";
+            DROP TABLE rule_hits; DROP TABLE vouched;";
         writer.connection().execute_batch(&undo).expect("undoes");
         drop(writer);
         let writer = open(&file, 0).expect("opens").writer;
