@@ -22,6 +22,9 @@ const QUESTIONS: usize = 64;
 const BURST: u32 = LINE_BURST / 4 * 3;
 const PER_SECOND: u32 = LINE_PER_SECOND / 4 * 3;
 
+/// Questions in a row, while reports wait or are to be announced: a container may ask without end.
+const IN_A_ROW: u32 = 8;
+
 /// Where what is to be said waits.
 pub(super) struct Line {
     pub(super) questions: mpsc::Sender<Question>,
@@ -33,6 +36,8 @@ pub(super) struct Line {
 pub(super) struct Waiting {
     questions: mpsc::Receiver<Question>,
     reports: Reports,
+    /// Questions since a report had its turn.
+    asked: u32,
 }
 
 impl Line {
@@ -42,18 +47,32 @@ impl Line {
         let (reports, queue) = mpsc::channel(room);
         let lost = Arc::<LostReports>::default();
         let of_line =
-            Reports { queue, lost: Arc::clone(&lost), pace: Pace { full: Instant::now() }, is_behind: false };
-        (Self { questions, reports, lost }, Waiting { questions: asked, reports: of_line })
+            Reports { queue, lost: Arc::clone(&lost), pace: Pace { full: Instant::now() }, said: None };
+        (Self { questions, reports, lost }, Waiting { questions: asked, reports: of_line, asked: 0 })
     }
 }
 
 impl Waits for Waiting {
     async fn next(&mut self) -> Option<Question> {
+        if self.asked >= IN_A_ROW {
+            self.asked = 0;
+            tokio::select! {
+                biased;
+                report = self.reports.next() => return report,
+                Some(question) = self.questions.recv() => return Some(question),
+            }
+        }
         tokio::select! {
             biased;
             // Where nobody can ask any more, reports still wait.
-            Some(question) = self.questions.recv() => Some(question),
-            report = self.reports.next() => report,
+            Some(question) = self.questions.recv() => {
+                self.asked += 1;
+                Some(question)
+            }
+            report = self.reports.next() => {
+                self.asked = 0;
+                report
+            }
         }
     }
 }
@@ -63,8 +82,8 @@ struct Reports {
     queue: mpsc::Receiver<Question>,
     lost: Arc<LostReports>,
     pace: Pace,
-    /// The core was told that more wait than may be written now.
-    is_behind: bool,
+    /// Since when what waits may be, as the core was told, ns since boot; `None`: nothing waits.
+    said: Option<u64>,
 }
 
 impl Reports {
@@ -74,8 +93,8 @@ impl Reports {
             let wait = self.pace.wait(Instant::now());
             // Said before it is waited: whoever waits may be ended.
             if !wait.is_zero() {
-                if !self.is_behind
-                    && let Some(since) = self.lost.behind_since(|| !self.queue.is_empty())
+                if let Some(since) = self.lost.behind_since(|| !self.queue.is_empty())
+                    && self.said.is_none_or(|said| since < said)
                 {
                     return Some(self.say_behind(Some(since)));
                 }
@@ -88,8 +107,12 @@ impl Reports {
                 self.pace.step(Instant::now());
                 return Some(Question::told(what));
             }
-            if self.is_behind && self.queue.is_empty() {
-                return Some(self.say_behind(None));
+            if self.queue.is_empty() {
+                if self.said.is_some() {
+                    return Some(self.say_behind(None));
+                }
+                // Whatever was said before is written by now.
+                self.lost.all_written();
             }
             tokio::select! {
                 biased;
@@ -106,7 +129,7 @@ impl Reports {
 impl Reports {
     /// Tells the core that reports wait, or that none do any more.
     fn say_behind(&mut self, since: Option<u64>) -> Question {
-        self.is_behind = since.is_some();
+        self.said = since;
         self.pace.step(Instant::now());
         Question::told(ToCore::Behind { since })
     }

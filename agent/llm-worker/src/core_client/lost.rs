@@ -10,7 +10,7 @@ use std::{
     collections::{HashMap, HashSet, VecDeque},
     sync::{Mutex, MutexGuard, PoisonError},
 };
-use tokio::sync::Notify;
+use tokio::sync::{Notify, oneshot};
 
 /// Calls under way that are followed; with more, a gap goes on.
 const MOST_OPEN: usize = 1 << 15;
@@ -63,7 +63,21 @@ impl LostReports {
         let ledger = self.ledger();
         let untold = ledger.gap.as_ref().filter(|gap| !gap.is_told).map(|gap| gap.from);
         let queued = is_queued().then(|| ledger.unwritten.unwrap_or(1));
-        untold.into_iter().chain(queued).min()
+        let late = ledger.late.iter().map(|event| ledger.earliest(event, u64::MAX));
+        untold.into_iter().chain(queued).chain(late).min()
+    }
+
+    /// Has `written` hear once nothing waits any more.
+    pub(super) fn close(&self, written: oneshot::Sender<()>) {
+        self.ledger().written = Some(written);
+        self.changed.notify_one();
+    }
+
+    /// Nothing waits any more, and what did is written.
+    pub(super) fn all_written(&self) {
+        if let Some(written) = self.ledger().written.take() {
+            let _ = written.send(());
+        }
     }
 
     /// Waits until there may be something.
@@ -89,6 +103,8 @@ struct Ledger {
     late: VecDeque<AgentEvent>,
     /// The earliest that what waits to be written is about, ns since boot. `None`: nothing waits.
     unwritten: Option<u64>,
+    /// Hears once nothing waits any more.
+    written: Option<oneshot::Sender<()>>,
 }
 
 #[derive(Debug)]

@@ -91,6 +91,42 @@ async fn the_core_hears_since_when_what_waits_may_be() {
     late(&mut waiting);
     assert!(!line.lost.follow(&call("b"), || false));
     assert_eq!(behind(&mut waiting).await, Some(7));
+    // What came since may be of an earlier time: nothing says when a call of which this is began.
+    assert!(report(&line, &AgentEvent::Contested { key: "z".into() }));
+    assert_eq!(behind(&mut waiting).await, Some(1));
+    assert!(is_silent(&mut waiting), "once");
+}
+
+#[tokio::test]
+async fn a_tie_that_had_no_room_is_announced_and_the_end_waits_for_it() {
+    let (line, mut waiting) = Line::new(1);
+    let tied = AgentEvent::Contested { key: "a".into() };
+    assert!(report(&line, &call("a")) && report(&line, &tied), "it waits elsewhere");
+    assert_eq!(said(&mut waiting).await, Some(call("a")));
+    waiting.reports.pace.full = Instant::now() + Duration::from_secs(3600);
+    assert_eq!(behind(&mut waiting).await, Some(7));
+    let (written, mut is_written) = tokio::sync::oneshot::channel();
+    line.lost.close(written);
+    assert!(is_silent(&mut waiting) && is_written.try_recv().is_err());
+    waiting.reports.pace.full = Instant::now();
+    assert_eq!(said(&mut waiting).await, Some(tied));
+    assert_eq!(behind(&mut waiting).await, None);
+    assert!(is_written.try_recv().is_err(), "not yet written");
+    assert!(is_silent(&mut waiting));
+    assert_eq!(is_written.try_recv(), Ok(()));
+}
+
+#[tokio::test]
+async fn questions_without_end_do_not_keep_reports_from_being_said() {
+    let (line, mut waiting) = Line::new(2);
+    assert!(report(&line, &call("a")));
+    for _ in 0..IN_A_ROW {
+        line.questions.try_send(question()).unwrap();
+        assert_eq!(said(&mut waiting).await, None);
+    }
+    line.questions.try_send(question()).unwrap();
+    assert_eq!(said(&mut waiting).await, Some(call("a")));
+    assert_eq!(said(&mut waiting).await, None, "and then the question");
 }
 
 #[test]
