@@ -165,7 +165,7 @@ pub(crate) const OUTCOME: &str = "CASE
         iif(octet_length(c.result) <= 4096 AND iif(json_valid(c.result), json_extract(c.result, '$.isError') IS 1, 0),
             'tool_error', 'answered')
     WHEN s.ended_at IS NULL THEN NULL
-    WHEN c.decision IS NULL AND c.policy_action = 'pause' THEN 'ended'
+    WHEN c.decision IS NULL AND c.policy_action = 'pause' THEN iif(s.gap, NULL, 'ended') -- an approval may be what is missing
     ELSE 'killed' END";
 
 /// Migration 32: rules of the database can be changed. Those from before keep their order.

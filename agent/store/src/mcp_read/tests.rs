@@ -163,6 +163,17 @@ fn calls_of_before_have_the_outcome_that_their_rows_tell() {
             "UPDATE tool_calls SET {before}; UPDATE tool_calls SET {change}; UPDATE sessions SET ended_at = {ended}"
         );
         writer.connection().execute_batch(&text).expect("changes");
+        if outcome == Some("ended") {
+            let gap = |gap: u8| {
+                writer.connection().execute("UPDATE sessions SET gap = ?1", [gap]).expect("changes");
+                reader.stats(Viewer(0)).expect("reads")["outcome_pending"].clone()
+            };
+            assert_eq!(
+                (gap(1), gap(0)),
+                (1.into(), 0.into()),
+                "what is not on record may have been an approval"
+            );
+        }
         let rows = reader.calls(Viewer(0), &CallFilter { limit: 1, ..CallFilter::default() }).expect("reads");
         assert_eq!(rows[0]["outcome"].as_str(), outcome, "{change:.80}");
         let key = outcome.map_or("outcome_pending".to_owned(), |outcome| format!("outcome_{outcome}"));
