@@ -58,6 +58,8 @@ const METHODS: &[&str] = &["httpmethod", "method", "requestmethod", "verb"];
 const ACTIONS: &[&str] = &["action", "op", "operation", "runaction", "subcommand"];
 /// Keys of the further words of a command.
 const FURTHER: &[&str] = &["args", "arguments", "argv"];
+/// Commands of one object that are judged with its further words: each spelling of a key is one more.
+const MOST_PROGRAMS: usize = 16;
 
 /// What a value is, by its key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -118,6 +120,7 @@ impl Search {
     }
 
     fn members(&mut self, members: &Map<String, Value>, depth: usize) {
+        let mut programs = 0;
         for (key, member) in members {
             let words = words(key);
             if member.is_number() {
@@ -126,21 +129,38 @@ impl Search {
                 self.mentions.look_at(&words);
             }
             let kind = self.kind(&words);
-            match (kind, member) {
+            let with_further = match (kind, member) {
                 (Kind::Command, Value::String(program)) if is_one_word(program) => {
-                    let further = members.iter().find_map(|(key, member)| match member {
-                        Value::Array(words) if FURTHER.contains(&key.as_str()) => Some(Cow::Borrowed(words)),
-                        Value::String(text) if FURTHER.contains(&key.as_str()) => list(text).map(Cow::Owned),
-                        _ => None,
-                    });
-                    match further {
-                        Some(further) => drop(self.command_words(&further, &[program])),
-                        None => self.value(member, kind, depth + 1),
-                    }
+                    programs += 1;
+                    self.program(program, members, programs > MOST_PROGRAMS)
                 }
-                _ => self.value(member, kind, depth + 1),
+                _ => false,
+            };
+            if !with_further {
+                self.value(member, kind, depth + 1);
             }
         }
+    }
+
+    /// A program with each list of further words beside it: which of them a tool takes is the tool's to know. Whether there
+    /// was any. `too_many`: others were before it, and what it does is not looked at any more.
+    fn program(&mut self, program: &str, members: &Map<String, Value>, too_many: bool) -> bool {
+        let mut any = false;
+        for (_, member) in members.iter().filter(|(key, _)| FURTHER.contains(&key.as_str())) {
+            if too_many {
+                self.deeds.deletes(true);
+                self.deeds.mark(Mark::Unreadable);
+                return true;
+            }
+            let further = match member {
+                Value::Array(words) => Some(Cow::Borrowed(words)),
+                Value::String(text) => list(text).map(Cow::Owned),
+                _ => None,
+            };
+            let further = further.filter(|words| !words.is_empty());
+            any |= further.is_some_and(|words| self.command_words(&words, &[program]));
+        }
+        any
     }
 
     fn kind(&self, words: &[String]) -> Kind {
@@ -168,14 +188,12 @@ impl Search {
     }
 
     /// A text. One that is a list in JSON is looked at as that list, too: some clients send lists so, and some tools take them.
+    /// Others give the same text to a shell, so that the graver of both counts.
     fn text(&mut self, text: &str, kind: Kind) {
         if let Some(items) = list(text) {
             self.longest_list = self.longest_list.max(items.len());
-            if kind == Kind::Command {
-                if !self.command_words(&items, &[]) {
-                    items.iter().for_each(|item| self.value(item, kind, 0));
-                }
-                return;
+            if kind == Kind::Command && !self.command_words(&items, &[]) {
+                items.iter().for_each(|item| self.value(item, kind, 0));
             }
         }
         match kind {
@@ -243,4 +261,64 @@ fn list(text: &str) -> Option<Vec<Value>> {
 /// Whether a text is no command line, but one name.
 fn is_one_word(text: &str) -> bool {
     !text.trim().contains(|c: char| !(c.is_alphanumeric() || matches!(c, '_' | '-' | '.' | '/')))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Found, MOST_PROGRAMS, look};
+    use crate::deeds::Mark;
+    use ringfence_wire::tool_call::Operation;
+    use serde_json::{Map, Value, json};
+
+    fn found(arguments: &Value) -> Found {
+        look(arguments, Operation::Execute, true)
+    }
+
+    #[test]
+    fn a_list_in_a_text_is_a_script_as_well() {
+        for text in [
+            r#"["echo","$(rm -rf ~)"]"#,
+            r#"["rm","-rf","~"]"#,
+            r#"["ls a","rm -rf ~"]"#,
+            r#" ["echo", "`rm -rf ~`"] "#,
+        ] {
+            let Found { deeds, .. } = found(&json!({ "command": text }));
+            assert!(deeds.operation == Operation::Delete && deeds.is(Mark::Wide), "{text}");
+        }
+        let Found { deeds, .. } = found(&json!({"command": r#"["echo","rm -rf ~"]"#}));
+        assert!(deeds.operation == Operation::Execute && !deeds.is(Mark::Unreadable));
+    }
+
+    #[test]
+    fn further_words_do_not_hide_others() {
+        for more in [
+            json!({"argv": ["-rf", "~"]}),
+            json!({"args": "[]", "argv": ["-rf", "~"]}),
+            json!({"args": [], "argv": "[\"-rf\",\"~\"]"}),
+            json!({"args": ["--help"], "arguments": ["-rf", "~"], "argv": ["--version"]}),
+        ] {
+            let mut arguments = more.clone();
+            arguments["command"] = "rm".into();
+            let Found { deeds, .. } = found(&arguments);
+            assert!(deeds.operation == Operation::Delete && deeds.is(Mark::Wide), "{more}");
+        }
+        let Found { deeds, .. } = found(&json!({"command": "ls", "args": [], "argv": ["-l"]}));
+        assert_eq!(deeds.operation, Operation::Execute);
+        for empty in [json!([]), json!("[]"), json!([1])] {
+            let Found { deeds, .. } = found(&json!({"command": "delete", "args": empty}));
+            assert_eq!(deeds.operation, Operation::Delete, "an action by name: {empty}");
+        }
+    }
+
+    #[test]
+    fn many_spellings_of_a_key_cost_no_more_and_hide_nothing() {
+        let object = |many: usize| {
+            let keys = (0..many).map(|n| (format!("command{}", "_".repeat(n)), json!("ls")));
+            let mut members: Map<String, Value> = keys.collect();
+            members.insert("args".into(), json!(["a"]));
+            found(&Value::Object(members)).deeds
+        };
+        assert_eq!(object(MOST_PROGRAMS).operation, Operation::Execute);
+        assert!(object(MOST_PROGRAMS + 1).is(Mark::Unreadable));
+    }
 }
