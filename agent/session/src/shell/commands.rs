@@ -1,5 +1,6 @@
 //! What one simple command does, by its program.
 
+mod disks;
 mod find;
 
 use super::{
@@ -266,26 +267,7 @@ impl One<'_> {
 
     /// Whether a program that makes disks new only shows what is on one.
     fn shows(&self) -> bool {
-        let arguments = self.arguments;
-        let shows = |word: &str| matches!(word, "print" | "help" | "quit" | "unit" | "align-check");
-        match self.name {
-            "wipefs" => !has_short(arguments, &['a', 'o']) && !has_any(arguments, &["--all", "--offset"]),
-            // Behind the disk's name.
-            "parted" => {
-                has_short(arguments, &['l'])
-                    || operands(arguments).nth(1).is_some_and(shows)
-                        && !operands(arguments).any(|word| {
-                            matches!(word, "rm" | "mklabel" | "mktable" | "mkpart" | "resizepart")
-                        })
-            }
-            "sgdisk" => {
-                let all_show = |word: &String| {
-                    !is_option(word) || matches!(word.as_str(), "-p" | "--print" | "-v" | "--verify")
-                };
-                arguments.iter().any(|word| is_option(word)) && arguments.iter().all(all_show)
-            }
-            _ => has_short(arguments, &['l']),
-        }
+        !self.more && disks::shows(self.name, self.arguments)
     }
 
     /// What runs other code: shells, interpreters, clients of databases.
