@@ -279,8 +279,8 @@ impl Fold {
                         }));
                     }
                     Pending { call: None, .. } => {}
-                    Pending { call: Some(call), at: began, .. } => {
-                        let answer = self.tasks.answer(&call, *outcome);
+                    Pending { call: Some(call), at: began, is_cancelled, .. } => {
+                        let answer = self.tasks.answer(&call, is_cancelled, *outcome);
                         rows.push(Row::Answer {
                             call,
                             message: id.to_owned(),

@@ -30,7 +30,7 @@ pub(super) struct Pending {
     /// What it asks of a task.
     pub(super) task: Option<TaskRequest>,
     /// The client cancelled it.
-    is_cancelled: bool,
+    pub(super) is_cancelled: bool,
     /// Calls that have the same id and were not answered when this came: their names, and when they came.
     pub(super) same: Vec<(String, i64)>,
     /// Answers to this id that are still to come, before the last.

@@ -19,8 +19,8 @@ const LONGEST: usize = 256;
 /// The tasks of a session that have no result yet.
 #[derive(Debug, Default)]
 pub(super) struct Tasks {
-    /// The call that each was made for.
-    calls: HashMap<String, String>,
+    /// The call that each was made for, and whether the client cancelled that before it became a task.
+    calls: HashMap<String, (String, bool)>,
 }
 
 /// What a request asks of a task.
@@ -87,8 +87,9 @@ fn of_result(result: &str) -> Outcome {
 }
 
 impl Tasks {
-    /// What the answer to a call is. A task is remembered with the call.
-    pub(super) fn answer(&mut self, call: &str, answer: Result<&str, &str>) -> Outcome {
+    /// What the answer to a call is. A task is remembered with the call. `is_cancelled`: that the client cancelled the call is
+    /// known already, and is not told again.
+    pub(super) fn answer(&mut self, call: &str, is_cancelled: bool, answer: Result<&str, &str>) -> Outcome {
         let Ok(result) = answer else { return Outcome::Error };
         if memchr::memmem::find(result.as_bytes(), b"taskId").is_some() {
             let of = told(result);
@@ -96,7 +97,7 @@ impl Tasks {
             let own = of.id.filter(|_| text(of.kind).as_deref() == Some("task"));
             if let Some(task) = text(inner.id.or(own)) {
                 if self.calls.len() < MOST && task.len() <= LONGEST {
-                    self.calls.insert(task, call.to_owned());
+                    self.calls.insert(task, (call.to_owned(), is_cancelled));
                 }
                 return Outcome::Task;
             }
@@ -135,12 +136,12 @@ impl Tasks {
                 }
             }
         };
-        let call = self.calls.remove(&request.task)?;
-        Some(match what {
-            None => Later::Cancelled(call),
-            Some(Outcome::Answered) => Later::Answer(call, Outcome::TaskAnswered, bounded(json)),
-            Some(error) => Later::Answer(call, error, bounded(json)),
-        })
+        let (call, is_cancelled) = self.calls.remove(&request.task)?;
+        match what {
+            None => (!is_cancelled).then_some(Later::Cancelled(call)),
+            Some(Outcome::Answered) => Some(Later::Answer(call, Outcome::TaskAnswered, bounded(json))),
+            Some(error) => Some(Later::Answer(call, error, bounded(json))),
+        }
     }
 }
 
@@ -166,7 +167,7 @@ mod tests {
             (Ok(r#"{"content":[],"structuredContent":{"taskId":"t"},"taskId":"t"}"#), Outcome::Answered),
             (Err(r#"{"code":-32603}"#), Outcome::Error),
         ] {
-            assert_eq!(tasks.answer("c", answer), expected, "{answer:?}");
+            assert_eq!(tasks.answer("c", false, answer), expected, "{answer:?}");
         }
         assert_eq!(tasks.calls.len(), 2);
     }
@@ -177,7 +178,7 @@ mod tests {
         let params = |id: &str| format!(r#"{{"taskId":"{id}"}}"#);
         let later = |method: &str, answer: Result<&str, &str>| {
             let mut tasks = Tasks::default();
-            tasks.answer("c", Ok(&task("t")));
+            tasks.answer("c", false, Ok(&task("t")));
             let request = tasks.request(method, Some(&params("t"))).expect("it is known");
             let later = tasks.later(&request, answer);
             assert!(later.is_none() || tasks.later(&request, answer).is_none(), "once");
@@ -207,9 +208,9 @@ mod tests {
     fn hostile_tasks_do_not_fill_it() {
         let mut tasks = Tasks::default();
         for n in 0..2 * MOST {
-            tasks.answer("c", Ok(&format!(r#"{{"task":{{"taskId":"{n}"}}}}"#)));
+            tasks.answer("c", false, Ok(&format!(r#"{{"task":{{"taskId":"{n}"}}}}"#)));
         }
-        tasks.answer("c", Ok(&format!(r#"{{"task":{{"taskId":"{}"}}}}"#, "x".repeat(300))));
+        tasks.answer("c", false, Ok(&format!(r#"{{"task":{{"taskId":"{}"}}}}"#, "x".repeat(300))));
         assert_eq!(tasks.calls.len(), MOST);
     }
 }

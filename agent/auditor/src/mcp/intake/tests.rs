@@ -1,9 +1,13 @@
 //! Journals whose writer means ill, or whose reader is stopped in the middle.
 
 use super::*;
+use crate::verify;
 use ringfence_base::quota::Owners;
-use ringfence_session::journal::{Direction, Journal, Judged};
-use ringfence_store::SessionWriter;
+use ringfence_session::{
+    journal::{Direction, Journal, Judged},
+    ledger::Known,
+};
+use ringfence_store::{SessionReader, SessionWriter, Shown, Viewer};
 use rusqlite::{Connection, types::Value};
 use serde_json::json;
 use std::path::{Path, PathBuf};
@@ -329,20 +333,10 @@ fn source(scene: &Scene, session: &str) -> String {
 
 #[test]
 fn a_question_is_forgotten_when_its_session_s_link_ends_however_it_does() {
-    let asks = |n: usize| Entry::Message {
-        id: name(1000 + n),
-        at: 1_000_000,
-        boot: 5,
-        direction: Direction::ServerToClient,
-        raw: json!({ "jsonrpc": "2.0", "id": 1, "method": "sampling/createMessage", "params": {
-            "messages": [{ "role": "user", "content": { "type": "text", "text": "tidy" } }] } })
-        .to_string(),
-        bytes: 0,
-        sha256: String::new(),
-        calls: Vec::new(),
-        refused: None,
-        outline: None,
-        repaired: 0,
+    let asks = |n: usize| {
+        let prompt = json!({ "jsonrpc": "2.0", "id": 1, "method": "sampling/createMessage", "params": {
+            "messages": [{ "role": "user", "content": { "type": "text", "text": "tidy" } }] } });
+        line(n, Direction::ServerToClient, &prompt.to_string())
     };
     for (parted, expected) in [(false, "sampling"), (true, "time")] {
         let mut scene = Scene::new();
@@ -358,11 +352,68 @@ fn a_question_is_forgotten_when_its_session_s_link_ends_however_it_does() {
     }
 }
 
+/// What a verification says of the only session of a scene, whose ledger has these marks.
+fn verified(scene: &Scene, marks: &[(u64, &str)]) -> Result<(), verify::Problem> {
+    let reader = SessionReader::open(&scene.folder.path().join("audit.db")).expect("opens");
+    let table = |table: &str| reader.table(Viewer(UID), table, 0, 100, Shown::Parsed).expect("reads");
+    let mut sums = verify::Sums::default();
+    table("messages").iter().for_each(|row| sums.message(row));
+    table("tool_calls").iter().for_each(|row| sums.call(row));
+    let known = Known {
+        marks: marks.iter().map(|(line, hash)| (*line, (*hash).to_owned())).collect(),
+        ..Known::default()
+    };
+    verify::session(&table("sessions")[0], Some(&known), &[], Some(sums))
+}
+
+/// A line that is no call.
+fn line(n: usize, direction: Direction, raw: &str) -> Entry {
+    Entry::Message {
+        id: name(1000 + n),
+        at: 1_000_000 * n as i64,
+        boot: 5,
+        direction,
+        raw: raw.to_owned(),
+        bytes: 0,
+        sha256: String::new(),
+        calls: Vec::new(),
+        refused: None,
+        outline: None,
+        repaired: 0,
+    }
+}
+
+#[test]
+fn a_call_that_is_cancelled_and_then_again_as_a_task_is_no_tampering() {
+    use Direction::{ClientToServer, ServerToClient};
+    let scene = Scene::new();
+    let path = scene.journal(&[
+        start(),
+        calls(1, name),
+        line(
+            2,
+            ClientToServer,
+            r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":0}}"#,
+        ),
+        line(3, ServerToClient, r#"{"jsonrpc":"2.0","id":0,"result":{"task":{"taskId":"t"}}}"#),
+        line(
+            4,
+            ClientToServer,
+            r#"{"jsonrpc":"2.0","id":1,"method":"tasks/cancel","params":{"taskId":"t"}}"#,
+        ),
+        line(5, ServerToClient, r#"{"jsonrpc":"2.0","id":1,"result":{"status":"cancelled"}}"#),
+    ]);
+    let mut intake = scene.intake(&path);
+    while intake.advance((&scene.writer, &|| true)).expect("taken in").more {}
+    assert_eq!(scene.lines(), 6);
+    verified(&scene, &[]).expect("nobody changed it");
+    let database = Connection::open(scene.folder.path().join("audit.db")).expect("opens");
+    database.execute("UPDATE tool_calls SET cancelled_at = requested_at", []).expect("changed");
+    assert!(matches!(verified(&scene, &[]), Err(verify::Problem::Rows(_))), "the control");
+}
+
 #[test]
 fn rows_of_a_batch_that_is_not_written_to_its_end_are_no_tampering() {
-    use crate::verify::{self, Problem, Sums};
-    use ringfence_session::ledger::Known;
-    use ringfence_store::{SessionReader, Shown, Viewer};
     let scene = Scene::new();
     let path = scene.folder.path().join("growing.journal");
     let mut journal = Journal::create(&path).expect("a journal");
@@ -370,15 +421,7 @@ fn rows_of_a_batch_that_is_not_written_to_its_end_are_no_tampering() {
     let mut intake = scene.intake(&path);
     while intake.advance((&scene.writer, &|| true)).expect("taken in").more {}
     let head = intake.position().head.to_owned();
-    let verified = || {
-        let reader = SessionReader::open(&scene.folder.path().join("audit.db")).expect("opens");
-        let table = |table: &str| reader.table(Viewer(UID), table, 0, 100, Shown::Parsed).expect("reads");
-        let mut sums = Sums::default();
-        table("messages").iter().for_each(|row| sums.message(row));
-        table("tool_calls").iter().for_each(|row| sums.call(row));
-        let known = Known { marks: [(2, head.clone())].into(), removed: None };
-        verify::session(&table("sessions")[0], Some(&known), &[], Some(sums))
-    };
+    let verified = || verified(&scene, &[(2, &head)]);
     verified().expect("the control");
     // A part of what comes next is written, and then no more.
     let next = calls(5, |n| name(100 + n));
@@ -392,7 +435,7 @@ fn rows_of_a_batch_that_is_not_written_to_its_end_are_no_tampering() {
     let change = "UPDATE tool_calls SET tool_name = 'other' WHERE id = ?1";
     for changed in [name(101), name(1)] {
         database.execute(change, [&changed]).expect("changed");
-        assert!(matches!(verified(), Err(Problem::Rows(_))), "{changed}");
+        assert!(matches!(verified(), Err(verify::Problem::Rows(_))), "{changed}");
         database.execute(&change.replace("other", "t"), [&changed]).expect("changed");
         verified().expect("as it was");
     }

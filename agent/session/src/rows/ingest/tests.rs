@@ -163,6 +163,19 @@ fn a_call_is_cancelled_in_flight_once_and_only_there() {
     assert_eq!(many(vec![asked(), answer(), cancel("1")]), 0, "it was answered");
     assert_eq!(many(vec![message(CLIENT, CALL, &[("c1", "pause")]), cancel("1")]), 0, "nobody let it go on");
     assert_eq!(many(vec![asked(), asked(), cancel("1")]), 0, "which of two is not known");
+    let task = || message(SERVER, r#"{"id":1,"result":{"task":{"taskId":"t1"}}}"#, &[]);
+    let ask = |what: &str| {
+        message(CLIENT, &format!(r#"{{"id":2,"method":"tasks/{what}","params":{{"taskId":"t1"}}}}"#), &[])
+    };
+    let gone = || message(SERVER, r#"{"id":2,"result":{"status":"cancelled"}}"#, &[]);
+    for what in ["cancel", "get"] {
+        assert_eq!(many(vec![asked(), task(), ask(what), gone()]), 1, "as a task: {what}");
+        assert_eq!(
+            many(vec![asked(), cancel("1"), task(), ask(what), gone(), ask(what), gone()]),
+            1,
+            "{what}"
+        );
+    }
     let Entry::Message { raw, .. } = cancel("1") else { panic!("a message") };
     assert_eq!(many(vec![asked(), message(SERVER, &raw, &[])]), 0, "the server cancels its own requests");
 }
