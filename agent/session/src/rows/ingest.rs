@@ -198,7 +198,13 @@ impl Fold {
         match &message.kind {
             Kind::Call(rpc, call) if direction == Direction::ClientToServer => {
                 self.client(message, direction, rows);
-                let Some(&judged) = judged.get(&index) else { return };
+                let Some(&judged) = judged.get(&index) else {
+                    // It was forwarded as what nobody could judge (`--lenient`): only nested too deep for a judge, say.
+                    if forwarded && !matches!(rows.last(), Some(Row::Gap)) {
+                        rows.push(Row::Gap);
+                    }
+                    return;
+                };
                 let arguments = bounded(call.arguments);
                 let evidence = Evidence::of(call.meta);
                 let row = CallRow::new(judged.clone(), id, (at, boot), forwarded, arguments, evidence);

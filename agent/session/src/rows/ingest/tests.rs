@@ -214,6 +214,26 @@ fn a_call_whose_text_cannot_be_read_has_its_row() {
 }
 
 #[test]
+fn a_call_that_went_on_without_a_judgement_is_a_gap() {
+    let deep = |depth: usize| {
+        let (open, close) = ("[".repeat(depth), "]".repeat(depth));
+        format!(
+            r#"{{"id":1,"method":"tools/call","params":{{"name":"t","arguments":{{"a":{open}{close}}}}}}}"#
+        )
+    };
+    for depth in [1, 97, 98, 110, 123, 124, 200] {
+        let mut entry = message(CLIENT, &deep(depth), &[]);
+        let rows = fold(vec![entry.clone()]);
+        assert_eq!(rows.iter().filter(|row| *row == "gap").count(), 1, "{depth}: {rows:?}");
+        let Entry::Message { refused, .. } = &mut entry else { panic!("a message") };
+        *refused = Some("it is nested too deep".into());
+        assert!(!fold(vec![entry]).contains(&"gap".to_owned()), "{depth}: nothing went on");
+    }
+    let judged = fold(vec![message(CLIENT, &deep(98), &[("c1", "pass")])]);
+    assert!(!judged.contains(&"gap".to_owned()), "{judged:?}");
+}
+
+#[test]
 fn the_client_is_known_from_either_era() {
     let first = r#"{"id":1,"method":"initialize","params":{"clientInfo":{"name":"a"}}}"#;
     let second = r#"{"id":1,"method":"server/discover","params":{"_meta":{"io.modelcontextprotocol/clientInfo":{"name":"b"}}}}"#;
