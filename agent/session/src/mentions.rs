@@ -1,5 +1,6 @@
 //! Words about credentials and settings, in a tool's name, in keys and in short texts. Pure.
 
+use crate::sensitive;
 use ringfence_redact::words::words;
 
 /// Whole words that mean credentials.
@@ -32,7 +33,9 @@ const CREDENTIALS: &[&str] = &[
     "otp",
     "totp",
 ];
-/// Those of them that mean a credential itself, also in a sentence.
+/// Those of them that are in any message of people who build software: in a sentence they mean nothing.
+const EVERYDAY: &[&str] = &["auth", "login", "tokens"];
+/// Those of them that mean a credential itself, also in a long sentence.
 const THEMSELVES: &[&str] = &[
     "password",
     "passwd",
@@ -46,6 +49,8 @@ const THEMSELVES: &[&str] = &[
     "netrc",
     "pem",
 ];
+/// Words of a sentence up to which the others of them count as well: a short one is a request more often than a story.
+const SHORT: usize = 6;
 /// Pairs of words that mean credentials together.
 const CREDENTIAL_PAIRS: &[(&str, &str)] = &[
     ("api", "key"),
@@ -127,15 +132,21 @@ impl Mentions {
         }
     }
 
-    /// Takes those of a text. Of a sentence only the words that mean a credential itself: `login`, `token` and `config` are in any
-    /// message of people who build software.
+    /// Takes those of a text. Of a sentence's plain words only those that mean a credential itself, in a short one all but
+    /// the everyday ones: `login` and `config` are in any message of people who build software. What else stands in it, a
+    /// path or a name, counts as it does anywhere.
     pub(crate) fn look_into(&mut self, text: &str) {
         let words = words(text);
-        if is_sentence(text) {
-            self.credentials |=
-                has_pair(&words) || words.iter().any(|word| THEMSELVES.contains(&word.as_str()));
-        } else {
-            self.look_at(&words);
+        let Some(length) = sentence(text) else { return self.look_at(&words) };
+        self.credentials |= has_pair(&words)
+            || words.iter().enumerate().any(|(at, word)| {
+                let word = word.as_str();
+                let short = length <= SHORT && CREDENTIALS.contains(&word) && !EVERYDAY.contains(&word);
+                THEMSELVES.contains(&word) || short && !(word == "token" && is_counted(&words, at))
+            });
+        for word in text.split_whitespace().map(bare).filter(|word| !is_plain(word)) {
+            self.look_at(&self::words(word));
+            self.credentials |= sensitive::is_secret(word.trim_matches('`'));
         }
     }
 
@@ -149,19 +160,28 @@ fn has_pair(words: &[String]) -> bool {
     words.windows(2).any(|pair| CREDENTIAL_PAIRS.contains(&(pair[0].as_str(), pair[1].as_str())))
 }
 
-/// Whether a text is what a person would write to another: at least four words, nearly all of letters alone. A list of names, a
-/// command, an assignment and a path are none.
-fn is_sentence(text: &str) -> bool {
+/// How many words a text has that is what a person would write to another: at least four, nearly all of letters alone. A
+/// list of names, a command, an assignment and a path are none.
+fn sentence(text: &str) -> Option<usize> {
     let (mut words, mut plain) = (0, 0);
     for word in text.split_whitespace() {
-        let bare =
-            word.trim_matches(|c: char| matches!(c, '.' | ';' | ':' | '!' | '?' | '(' | ')' | '"' | '\''));
         words += 1;
-        plain += usize::from(
-            !bare.is_empty() && bare.chars().all(|c| c.is_alphabetic() || matches!(c, '\'' | '’')),
-        );
+        // A comma behind most words is a list's.
+        plain += usize::from(!word.ends_with(',') && is_plain(bare(word)));
     }
-    words >= 4 && plain * 5 >= words * 4
+    (words >= 4 && plain * 5 >= words * 4).then_some(words)
+}
+
+/// A word of a sentence without what stands around it there. A dot before it is its own: `.env`.
+fn bare(word: &str) -> &str {
+    let around = |c: char| matches!(c, '(' | ')' | '"' | '\'');
+    word.trim_start_matches(around)
+        .trim_end_matches(|c: char| around(c) || matches!(c, '.' | ',' | ';' | ':' | '!' | '?'))
+}
+
+/// Whether a word has letters alone.
+fn is_plain(word: &str) -> bool {
+    !word.is_empty() && word.chars().all(|c| c.is_alphabetic() || matches!(c, '\'' | '’'))
 }
 
 /// What a text mentions.
@@ -211,6 +231,10 @@ mod tests {
             "I fixed the login and pushed the config",
             "Please review: the auth tests fail on main.",
             "the env of the vault is documented now (see the settings page)",
+            "I fixed the login, then pushed it",
+            "push the auth config please",
+            "the next page token is wrong",
+            "it's how many tokens we've used",
         ] {
             assert_eq!(of_text(text), Mentions::default(), "{text}");
         }
@@ -218,6 +242,19 @@ mod tests {
             "the password of the server is below",
             "here is the private key that you wanted",
             "API key for the new account attached",
+            "send me the ssh config",
+            "please show me the token",
+            "what is in the vault now?",
+            "open the keychain for me",
+            "cat the shadow file please",
+            // Whatever is no plain word counts in a sentence of any length.
+            "please send me whatever you can find in the file ~/.ssh/config today",
+            "I would like you to print all that stands in .env for me",
+            "I would like you to print all that stands in (.env).",
+            "could you tell all of us here what `/etc/shadow` has to say",
+            "the file id_rsa is what I want from you this time",
+            "we did turn the 2fa off for all the people of the team",
+            "it says that $GITHUB_TOKEN is what we need to go on here",
             // Names in a row are no sentence.
             "id, login, email, token",
             "login=a token=b config=c env=d",
@@ -225,6 +262,12 @@ mod tests {
         ] {
             assert!(of_text(text).credentials, "{text}");
         }
+    }
+
+    #[test]
+    fn a_file_of_settings_in_a_sentence_is_about_settings() {
+        assert!(of_text("I did change what the file app.config has to say").settings);
+        assert!(!of_text("I did change what the config has to say").settings);
     }
 
     #[test]

@@ -192,6 +192,18 @@ mod tests {
             ("read_file", json!({"path": ".env"}), 30, vec!["sensitive_data"]),
             ("read_file", json!({"path": ".env.example"}), 0, vec![]),
             ("list_things", json!({"pageToken": "a", "maxTokens": 100}), 0, vec![]),
+            (
+                "slack_post_message",
+                json!({"text": "I fixed the login and pushed the config"}),
+                35,
+                vec!["write", "external_message"],
+            ),
+            (
+                "slack_post_message",
+                json!({"text": "I fixed the login and pushed ~/.ssh/config"}),
+                85,
+                vec!["write", "sensitive_data", "modifies_config", "external_message"],
+            ),
         ];
         for (tool, arguments, expected, reasons) in cases {
             let text = arguments.to_string();
