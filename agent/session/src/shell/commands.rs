@@ -283,9 +283,9 @@ impl One<'_> {
             operands(arguments).filter(runs).for_each(|text| queue.put(Text::Code(text.to_owned())));
             return false;
         } else if self.name == "env"
-            && let Some(script) = value(arguments, Some('S'), &["--split-string"])
+            && let Some(script) = wrappers::split_string(arguments)
         {
-            queue.put(Text::Script(script.to_owned()));
+            queue.put(Text::Script(script));
         } else if self.name == "eval" {
             if arguments.iter().any(|word| is_unknown(word)) {
                 deeds.mark(Mark::Unseen);

@@ -63,6 +63,10 @@ pub(super) fn inner(words: &[String]) -> (&[String], Around) {
         else {
             break;
         };
+        if name == "env" && split_string(rest).is_some() {
+            // Its words make a command line first.
+            break;
+        }
         let inner = behind_options(rest, valued);
         let inner = inner.get(*before..).unwrap_or_default();
         let skipped =
@@ -72,7 +76,7 @@ pub(super) fn inner(words: &[String]) -> (&[String], Around) {
         around.more |= matches!(name.as_str(), "xargs" | "parallel");
         around.shell |= matches!(name.as_str(), "watch" | "parallel");
         if inner.is_empty() {
-            // `env -S "..."`, `sudo -l`: judged as themselves.
+            // `sudo -l`: judged as itself.
             break;
         }
         words = inner;
@@ -90,10 +94,61 @@ fn behind_options<'a>(words: &'a [String], valued: &str) -> &'a [String] {
         if !word.starts_with('-') || word.len() == 1 {
             break;
         }
-        let takes = word.len() == 2 && word.chars().nth(1).is_some_and(|option| valued.contains(option));
+        // The first of several letters that takes a value has what stands behind it, or else the next word: `-nu root`.
+        let takes = !word.starts_with("--")
+            && word
+                .char_indices()
+                .skip(1)
+                .find(|(_, option)| valued.contains(*option))
+                .is_some_and(|(at, option)| at + option.len_utf8() == word.len());
         rest = if takes { after.get(1..).unwrap_or_default() } else { after };
     }
     rest
+}
+
+/// The command line that `env -S` makes: of the option's value and of all words behind it. Another `env` reads it, as options
+/// and assignments may stand there. None: there is no such option.
+pub(super) fn split_string(words: &[String]) -> Option<String> {
+    let mut rest = words;
+    while let [word, after @ ..] = rest {
+        // Long options may be cut short; no other begins with an `s`.
+        if let Some(long) = word.strip_prefix("--") {
+            let (name, value) =
+                long.split_once('=').map_or((long, None), |(name, value)| (name, Some(value)));
+            if name.is_empty() {
+                return None;
+            }
+            if "split-string".starts_with(name) {
+                return Some(command_line(value, after));
+            }
+            let valued = value.is_none() && ["argv0", "chdir", "unset"].iter().any(|o| o.starts_with(name));
+            rest = if valued { after.get(1..).unwrap_or_default() } else { after };
+            continue;
+        }
+        let letters = word.strip_prefix('-')?;
+        let valued = letters.char_indices().find(|(_, letter)| "CPSau".contains(*letter));
+        rest = match valued.map(|(at, letter)| (letter, letters.get(at + 1..).unwrap_or_default())) {
+            Some(('S', value)) => return Some(command_line(Some(value).filter(|v| !v.is_empty()), after)),
+            Some((_, "")) => after.get(1..).unwrap_or_default(),
+            _ => after,
+        };
+    }
+    None
+}
+
+/// `value`: where it stands in the option's own word; else it is the first of `after`.
+fn command_line(value: Option<&str>, after: &[String]) -> String {
+    let (value, further) = match (value, after) {
+        (Some(value), _) => (value, after),
+        (None, [value, further @ ..]) => (value.as_str(), further),
+        (None, []) => ("", after),
+    };
+    // What separates words there, beside blanks.
+    let mut value = value.to_owned();
+    for blank in ["\\_", "\\t", "\\n", "\\r", "\\f", "\\v"] {
+        value = value.replace(blank, " ");
+    }
+    ["env", &value].into_iter().chain(further.iter().map(String::as_str)).collect::<Vec<_>>().join(" ")
 }
 
 /// Whether an argument is an option.
@@ -148,7 +203,7 @@ pub(super) fn moved(name: &str, words: &[String], here: Here) -> Here {
 
 #[cfg(test)]
 mod tests {
-    use super::{inner, operands, value};
+    use super::{inner, operands, split_string, value};
 
     fn split(text: &str) -> Vec<String> {
         text.split(' ').map(str::to_owned).collect()
@@ -160,6 +215,8 @@ mod tests {
             "sudo rm a",
             "sudo -u app -E rm a",
             "env -i A=1 B=2 rm a",
+            "env -iu HOME rm a",
+            "sudo -nu root rm a",
             "timeout -k 5 10 nice -n 3 rm a",
             "nohup /usr/bin/env rm a",
             "xargs -0 -n 1 rm a",
@@ -170,6 +227,29 @@ mod tests {
         }
         assert!(inner(&split("sudo rm a")).1.root && inner(&split("xargs rm a")).1.more);
         assert_eq!(inner(&split("sudo -l")).0, split("sudo -l"));
+    }
+
+    #[test]
+    fn the_command_line_that_env_makes() {
+        let made = |text: &str| split_string(&text.split('|').map(str::to_owned).collect::<Vec<_>>());
+        for text in [
+            "-S|rm -rf|~",
+            "-Srm -rf|~",
+            "-iS|rm -rf|~",
+            "-vSrm -rf|~",
+            "--split-string|rm -rf|~",
+            "--split-string=rm -rf|~",
+            "--sp=rm -rf|~",
+            "-u|HOME|-C|/|--unset|A|--chdir=/|-S|rm -rf|~",
+            "-|-S|rm\\_-rf|~",
+            "-iuHOME|-S|rm -rf|~",
+        ] {
+            assert_eq!(made(text).as_deref(), Some("env rm -rf ~"), "{text}");
+        }
+        for text in ["", "-i|rm|-S|a", "--|-S|a", "-u|-S|rm", "-uS|rm", "A=1|rm"] {
+            assert_eq!(made(text), None, "{text}");
+        }
+        assert_eq!(made("-S").as_deref(), Some("env "));
     }
 
     #[test]
