@@ -50,31 +50,10 @@ const OF: &[(&str, &[&str])] = &[
     ),
     ("drop", &["db", "collection"]),
 ];
-/// The same of those that these end, and nothing that lasts.
-const ENDED: &[(&str, &[&str])] = &[(
-    "destroy",
-    &[
-        "agent",
-        "chart",
-        "client",
-        "conn",
-        "connection",
-        "editor",
-        "pool",
-        "proxy",
-        "req",
-        "request",
-        "res",
-        "response",
-        "server",
-        "socket",
-        "stream",
-        "this",
-        "view",
-        "widget",
-        "worker",
-    ],
-)];
+/// The same of those that these end, and nothing that lasts. Not of names that code gives to what lasts, too: a `server` of a
+/// cloud, a `client` of a shop, `this` of a model.
+const ENDED: &[(&str, &[&str])] =
+    &[("destroy", &["chart", "editor", "pool", "proxy", "req", "res", "socket", "stream", "widget"])];
 /// Functions that give a text to a shell, or its words to a program.
 const SHELLS: &[&str] = &[
     "Popen",
@@ -257,6 +236,16 @@ mod tests {
             "unlink \"a.txt\"",
             "File.delete('a')",
             "await user.destroy()",
+            "server.destroy()",
+            "await this.destroy()",
+            "client.destroy()",
+            "connection.destroy()",
+            "conn.destroy()",
+            "agent.destroy()",
+            "request.destroy()",
+            "view.destroy()",
+            "worker.destroy()",
+            "response.destroy()",
         ] {
             assert_eq!(operation(text), Operation::Delete, "{text}");
         }
@@ -270,6 +259,7 @@ mod tests {
             "s.clear()",
             "map.delete(key)",
             "socket.destroy()",
+            "res.destroy()",
             "'os.remove(x)'",
             "remove",
             "// rm",
