@@ -306,8 +306,7 @@ fn from_server(session: &PipeSession, output: impl Read, limit: usize) -> io::Re
             Ok(Taken::End) | Err(_) => return Ok(()),
             Ok(Taken::Line(lines)) => session.server_lines(lines)?,
             Ok(Taken::Overlong(start)) => {
-                let text = format!("a line of the server's longer than {limit} bytes went by unread");
-                let _ = session.record(&Entry::Note { at: now(), text });
+                session.overlong_from_server(start, limit);
                 session.piece_to_client(start)?;
                 lines.rest(|piece| session.piece_to_client(piece))?;
             }

@@ -6,7 +6,7 @@ use ringfence_redact as redact;
 use ringfence_session::{
     draft::{Draft, Message, Verdict},
     journal::{self, Direction, Entry},
-    notice,
+    line, notice,
 };
 use std::{
     borrow::Cow,
@@ -96,12 +96,8 @@ impl<S: Write, C: Write> Session<S, C> {
         let text = String::from_utf8_lossy(text);
         let raw = if self.options.store_raw { text } else { redacted(text) };
         let (raw, outline) = journal::fitting(raw);
-        let (seconds, micros) = (at.unsigned_abs() / 1_000_000, at.unsigned_abs() % 1_000_000);
-        let time =
-            uuid::Timestamp::from_unix(&self.ids, seconds, u32::try_from(micros * 1000).unwrap_or_default());
         draft.message(&Message {
-            // In the order of time: the database's index of messages grows at its end.
-            id: uuid::Uuid::new_v7(time),
+            id: self.message_id(at),
             at,
             boot,
             direction,
@@ -113,6 +109,42 @@ impl<S: Write, C: Write> Session<S, C> {
             outline: outline.as_ref(),
             repaired,
         });
+    }
+
+    /// A name of a message that went by `at` that time. In the order of time: the database's index of messages grows at its
+    /// end.
+    fn message_id(&self, at: i64) -> uuid::Uuid {
+        let (seconds, micros) = (at.unsigned_abs() / 1_000_000, at.unsigned_abs() % 1_000_000);
+        let nanos = u32::try_from(micros * 1000).unwrap_or_default();
+        uuid::Uuid::new_v7(uuid::Timestamp::from_unix(&self.ids, seconds, nanos))
+    }
+
+    /// A line of the server's went by that is longer than `limit` bytes; `start` is its beginning. Nothing of it is kept, but
+    /// where that tells which request it answers, that one is answered.
+    pub(crate) fn overlong_from_server(&self, start: &[u8], limit: usize) {
+        let Time { at, boot } = Time::now();
+        let text = format!("a line of the server's longer than {limit} bytes went by unread");
+        self.record_or_warn(&Entry::Note { at, text: text.clone() });
+        let Some(id) = line::answered_id(start) else { return };
+        // Without a copy: it is long, and may be cut within a character.
+        let whole = std::str::from_utf8(start).map_or_else(|error| error.valid_up_to(), str::len);
+        let readable = std::str::from_utf8(start.get(..whole).unwrap_or_default()).unwrap_or_default();
+        if let Some(outline) = line::outline(readable) {
+            self.record_or_warn(&Entry::Message {
+                id: self.message_id(at).to_string(),
+                at,
+                boot,
+                direction: Direction::ServerToClient,
+                raw: text,
+                bytes: start.len() as u64,
+                sha256: journal::sha256(start),
+                calls: Vec::new(),
+                refused: None,
+                outline: Some(outline),
+                repaired: 0,
+            });
+        }
+        lock(&self.outstanding).remove(&id);
     }
 
     /// Whether secrets stay in what is recorded.

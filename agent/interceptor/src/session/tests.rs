@@ -4,6 +4,8 @@ use super::{Decision, Options, Report, Session};
 use crate::seen::SeenTools;
 use ringfence_session::{
     journal::{Entry, Journal, Reader},
+    line::Id,
+    rows::ingest::{Fold, Row},
     rules,
 };
 use ringfence_wire::tool_call::{Outcome, Recorded};
@@ -154,6 +156,31 @@ fn a_paused_call_waits_and_is_decided_once() {
     assert_eq!(rig.server.text(), line, "the very bytes");
     assert!(!rig.session.decide(&call, &Decision::Approved("again".into())).expect("both ends"));
     assert_eq!(rig.server.text() + &rig.client.text(), "");
+}
+
+#[test]
+fn an_answer_that_is_too_long_to_be_read_is_an_answer() {
+    let long = "x".repeat(4096);
+    for (start, answered) in [
+        (format!(r#"{{"jsonrpc":"2.0","id":7,"result":{{"text":"{long}"#), true),
+        (format!(r#"{{"jsonrpc":"2.0","error":{{}},"id":7,"x":"{long}"#), true),
+        (format!(r#"{{"jsonrpc":"2.0","id":8,"result":{{"text":"{long}"#), false),
+        (format!(r#"{{"jsonrpc":"2.0","id":7,"method":"ping","params":{{"text":"{long}"#), false),
+        (long, false),
+    ] {
+        let rig = rig(|_| ());
+        rig.call("7", "create_x");
+        let mut bytes = start.clone().into_bytes();
+        bytes.push(0xe2);
+        rig.session.overlong_from_server(&bytes, bytes.len());
+        assert_eq!(super::lock(&rig.session.outstanding).has(&Id::Number("7".into())), !answered, "{start}");
+        let mut fold = Fold::default();
+        let rows: Vec<Row> = rig.journal().into_iter().flat_map(|entry| fold.next(entry)).collect();
+        let answers = rows.iter().filter(|row| matches!(row, Row::Answer { .. })).count();
+        assert_eq!(answers, usize::from(answered), "{start}");
+        let kept = |row: &Row| matches!(row, Row::Message(message) if message.raw.contains("xxx"));
+        assert!(!rows.iter().any(kept), "{start}");
+    }
 }
 
 #[test]
