@@ -53,7 +53,27 @@ pub struct Rewritten {
     /// Names of the servers that were changed.
     pub changed: Vec<String>,
     /// Names of those left as they are, and why.
-    pub left: Vec<(String, &'static str)>,
+    pub left: Vec<(String, Left)>,
+}
+
+/// Why a server stays as it is.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Left {
+    /// There is nothing to do, or nothing that can be done.
+    #[error("{0}")]
+    Because(&'static str),
+    /// It starts what passes for Ringfence, but not as wrapping does: another program of that name, or options that may take
+    /// the protection away. These are its words, up to the command behind its `--`, quoted.
+    #[error(
+        "it names a Ringfence of its own path or with options of its own, so it may not be protected: {0}; write the server's own command in their place, and wrap again"
+    )]
+    Foreign(String),
+}
+
+impl From<&'static str> for Left {
+    fn from(why: &'static str) -> Self {
+        Self::Because(why)
+    }
 }
 
 /// A string of a configuration.
@@ -100,8 +120,8 @@ pub fn rewrite(text: &str, client: Option<Client>, program: &str, undo: bool) ->
     let (mark, body) = text.strip_prefix('\u{feff}').map_or(("", text), |body| ("\u{feff}", body));
     let (mut changed, mut left, mut edits) = (Vec::new(), Vec::new(), Vec::new());
     for (name, server) in servers(body, client)? {
-        let done = server.and_then(|server| match undo {
-            true => unwrap(body, &server, program),
+        let done = server.map_err(Left::from).and_then(|server| match undo {
+            true => Ok(unwrap(body, &server, program)?),
             false => wrap(body, &server, &name, program),
         });
         match done {
@@ -144,7 +164,8 @@ fn edited(text: &str, mut edits: Vec<Edit>) -> String {
     whole + text.get(at..).unwrap_or_default()
 }
 
-/// Whether a command is the interceptor already: by its usual name, or as the program that wraps.
+/// Whether a command may be the interceptor: by its usual name wherever it is, or as the program that wraps. Enough to take it
+/// out; a project's file may well name a program of its own so.
 fn is_ours(server: &Server, program: &str) -> bool {
     let command = server.command.value.as_str();
     let name = command.rsplit(['/', '\\']).next().unwrap_or(command);
@@ -161,14 +182,41 @@ fn named(name: &str) -> Vec<String> {
     }
 }
 
-fn wrap(text: &str, server: &Server, name: &str, program: &str) -> Result<Vec<Edit>, &'static str> {
+/// What stands before a server's own command: all that wrapping writes, and nothing else.
+fn before_command(name: &str) -> Vec<String> {
+    let mut words = vec!["mcp".to_owned()];
+    words.extend(named(name));
+    words.push("--".to_owned());
+    words
+}
+
+/// Whether a server is just as wrapping leaves it: by this program, without an option that wrapping does not write.
+fn is_wrapped(server: &Server, name: &str, program: &str) -> bool {
+    let ours = before_command(name);
+    let items = server.arguments.as_ref().map_or(&[][..], |arguments| &arguments.items);
+    server.command.value == program
+        && items.len() > ours.len()
+        && ours.iter().zip(items).all(|(our, item)| *our == item.value)
+}
+
+/// A server's command and arguments up to the command behind its `--`, each in quotes.
+fn words(server: &Server) -> String {
+    let items = server.arguments.as_ref().map_or(&[][..], |arguments| &arguments.items);
+    let own = items.iter().position(|item| item.value == "--").map_or(items.len(), |at| at + 2);
+    let values =
+        std::iter::once(&server.command).chain(items.iter().take(own)).map(|item| quoted(&item.value));
+    values.collect::<Vec<_>>().join(" ")
+}
+
+fn wrap(text: &str, server: &Server, name: &str, program: &str) -> Result<Vec<Edit>, Left> {
+    if is_wrapped(server, name, program) {
+        return Err("it is wrapped already".into());
+    }
     if is_ours(server, program) {
-        return Err("it is wrapped already");
+        return Err(Left::Foreign(words(server)));
     }
     let command = server.command.range.clone();
-    let mut ours = vec![quoted("mcp")];
-    ours.extend(named(name).iter().map(|flag| quoted(flag)));
-    ours.push(quoted("--"));
+    let mut ours: Vec<String> = before_command(name).iter().map(|word| quoted(word)).collect();
     // As it is written, to be put back so.
     ours.push(text.get(command.clone()).unwrap_or_default().to_owned());
     let ours = ours.join(", ");

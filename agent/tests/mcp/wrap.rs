@@ -92,9 +92,16 @@ fn undoing_restores_the_bytes_and_backups_do_not_pile_up() {
             assert_eq!(fs::read_to_string(&file).expect("text"), text);
             assert_eq!(beside(&home, name), [name], "{}", said(&undone.stderr));
         }
-        // One more server beside one that is wrapped: what is kept has neither.
+        // One more server beside one that somebody wrapped in a way of their own: what is kept has neither.
         fs::write(&file, more).expect("written");
-        assert!(wrap(&home, &[&file, "--yes"]).status.success());
+        let done = wrap(&home, &[&file, "--yes"]);
+        let why = said(&done.stderr);
+        assert!(
+            why.contains("a: left as it is: it names a Ringfence of its own path")
+                && why.contains("\"ringfence\" \"mcp\" \"--\" \"x\""),
+            "{why}"
+        );
+        assert!(done.status.code() == Some(1) && why.contains("changed c in"), "{why}");
         let original = fs::read_to_string(home.path(&kept)).expect("a backup");
         assert!(!original.contains("ringfence") && original.contains('z'), "{original}");
         // A change since is not undone, and what was kept is not thrown away.

@@ -1,6 +1,6 @@
 //! What is put into configurations, and taken out of them.
 
-use super::{Client, Error, is_original, rewrite};
+use super::{Client, Error, Left, is_original, rewrite};
 use proptest::prelude::*;
 
 #[test]
@@ -51,6 +51,43 @@ fn servers_are_wrapped_once_and_unwrapped_to_what_they_were() {
         assert!(undone.text.contains(piece), "{piece}: {}", undone.text);
     }
     assert!(!undone.text.contains("ringfence"));
+}
+
+#[test]
+fn what_only_passes_for_ours_is_not_taken_for_wrapped() {
+    let program = "/opt/ringfence";
+    let server = |command: &str, args: &[&str]| {
+        let server = serde_json::json!({ "command": command, "args": args });
+        serde_json::json!({ "mcpServers": { "a": server, "b": { "command": "x" } } }).to_string()
+    };
+    let exact = &["mcp", "--server-name", "a", "--", "x"];
+    for (command, args) in [
+        ("./tools/ringfence", &exact[..]),
+        ("ringfence", exact),
+        (program, &["mcp", "--", "x"]),
+        (program, &["mcp", "--server-name", "b", "--", "x"]),
+        (program, &["mcp", "--server-name", "a", "--on-audit-failure", "allow", "--", "x"]),
+        (program, &["mcp", "--server-name", "a", "--rules", "./allow.yaml", "--", "x"]),
+        (program, &["mcp", "--lenient", "--server-name", "a", "--", "x"]),
+        (program, &["mcp", "--server-name", "a", "--db", "/dev/null/x", "--", "x"]),
+        (program, &["mcp", "--server-name", "a", "--"]),
+        (program, &["mcp"]),
+    ] {
+        let text = server(command, args);
+        let done = rewrite(&text, None, program, false).expect("servers");
+        assert_eq!(done.changed, ["b"], "{text}");
+        let [(name, Left::Foreign(words))] = &done.left[..] else { panic!("{text}: {:?}", done.left) };
+        assert_eq!(name, "a");
+        for word in args.iter().chain([&command]) {
+            assert!(words.contains(&format!("{word:?}")), "{words}");
+        }
+        // It is taken out all the same.
+        let undone = rewrite(&text, None, program, true).expect("servers");
+        assert_eq!(undone.changed.is_empty(), args.last() != Some(&"x"), "{text}");
+    }
+    // The control.
+    let done = rewrite(&server(program, exact), None, program, false).expect("servers");
+    assert_eq!(done.left, [("a".to_owned(), Left::Because("it is wrapped already"))]);
 }
 
 #[test]

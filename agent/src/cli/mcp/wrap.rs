@@ -1,10 +1,10 @@
 //! `ringfence mcp wrap`: rewrites an MCP client's configuration, shows the difference first, and undoes itself.
 
-use crate::cli::output::agreed;
+use crate::cli::{exit::Exit, output::agreed};
 use anyhow::{Context, bail};
 use ringfence_base::escape::line as printable;
 use ringfence_files::{Access, Dir, Meta, ResolvedPath};
-use ringfence_interceptor::wrap::{self, Client};
+use ringfence_interceptor::wrap::{self, Client, Left};
 use ringfence_session::line::MAX_CONFIG;
 use similar::{ChangeTag, TextDiff};
 use std::{
@@ -21,9 +21,14 @@ const BACKUP: &str = ".before-ringfence";
 /// Puts `ringfence mcp` before every stdio server in a client's configuration.
 ///
 /// It shows the difference, asks, and keeps the file as it was beside it. `--undo` restores it to the byte, and removes what
-/// was kept.
+/// was kept. A server that already starts a Ringfence, but by another path or with other options than wrapping writes, is left
+/// and reported.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:
+#[command(after_help = "Exit status:
+  0  every server that can be wrapped is
+  1  one of them names a Ringfence in its own way, or the file was not changed
+
+Examples:
   ringfence mcp wrap ~/.config/Claude/claude_desktop_config.json
   ringfence mcp wrap .vscode/mcp.json --client vscode
   ringfence mcp wrap ~/.codex/config.toml
@@ -55,11 +60,14 @@ pub(crate) fn run(args: &WrapArgs) -> anyhow::Result<ExitCode> {
         rewritten.text = kept;
     }
     for (name, why) in &rewritten.left {
-        eprintln!("{}: left as it is: {why}", printable(name));
+        eprintln!("{}: left as it is: {}", printable(name), printable(&why.to_string()));
     }
+    // What may not be protected is no success, whatever else is.
+    let is_doubtful = rewritten.left.iter().any(|(_, why)| matches!(why, Left::Foreign(_)));
+    let done = if is_doubtful { Exit::Failure } else { Exit::Success }.into();
     if rewritten.changed.is_empty() {
         eprintln!("ringfence: nothing to change in {}", named());
-        return Ok(ExitCode::SUCCESS);
+        return Ok(done);
     }
     show(&text, &rewritten.text)?;
     if !args.yes && !agreed(&format!("write this to {}?", named()))? {
@@ -88,7 +96,7 @@ pub(crate) fn run(args: &WrapArgs) -> anyhow::Result<ExitCode> {
         (true, None) => eprintln!("{changed}"),
     }
     eprintln!("restart the client for it to take effect");
-    Ok(ExitCode::SUCCESS)
+    Ok(done)
 }
 
 /// Prints the lines that differ.
