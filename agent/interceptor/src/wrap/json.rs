@@ -8,7 +8,8 @@ use jsonc_parser::{
     parse_to_ast,
 };
 
-/// Every place where any client has servers, tried in this order where no client was named.
+/// Every place where any client has servers. Where no client was named, all of them count: which one reads the file is not
+/// known, and servers in one place must not hide those in another.
 const ANY: &[&[&str]] = &[&["mcpServers"], &["servers"], &["mcp", "servers"], &["context_servers"]];
 
 const fn paths(client: Option<Client>) -> &'static [&'static [&'static str]] {
@@ -31,9 +32,8 @@ pub(super) fn servers(text: &str, client: Option<Client>) -> Result<Vec<Entry>, 
     let root = parsed.map_err(|error| Error::Syntax(error.to_string()))?.value;
     let (paths, mut places) = (paths(client), Vec::new());
     if let Some(top) = root.as_ref().and_then(Value::as_object) {
-        places.extend(
-            paths.iter().find_map(|path| path.iter().try_fold(top, |object, key| object.get_object(key))),
-        );
+        let within = |path: &&[&str]| path.iter().fold(vec![top], |objects, key| named(objects, key));
+        places.extend(paths.iter().flat_map(within));
         if matches!(client, None | Some(Client::Claude)) {
             places.extend(projects(top));
         }
@@ -46,10 +46,18 @@ pub(super) fn servers(text: &str, client: Option<Client>) -> Result<Vec<Entry>, 
     Ok(properties.map(|property| (property.name.as_str().to_owned(), server(text, property))).collect())
 }
 
+/// Every object that has this name within these. One name may be there twice, and which of the two counts is the client's to
+/// say.
+fn named<'a, 'b>(objects: Vec<&'b Object<'a>>, name: &str) -> Vec<&'b Object<'a>> {
+    let properties = objects.into_iter().flat_map(|object| &object.properties);
+    let named = properties.filter(|property| property.name.as_str() == name);
+    named.filter_map(|property| property.value.as_object()).collect()
+}
+
 /// Servers that Claude Code keeps for one project each: its default scope, in the user's file.
-fn projects<'a, 'b>(top: &'b Object<'a>) -> impl Iterator<Item = &'b Object<'a>> {
-    let projects = top.get_object("projects").into_iter().flat_map(|projects| &projects.properties);
-    projects.filter_map(|project| project.value.as_object()?.get_object("mcpServers"))
+fn projects<'a, 'b>(top: &'b Object<'a>) -> Vec<&'b Object<'a>> {
+    let projects = named(vec![top], "projects").into_iter().flat_map(|projects| &projects.properties);
+    named(projects.filter_map(|project| project.value.as_object()).collect(), "mcpServers")
 }
 
 fn server(text: &str, property: &ObjectProp<'_>) -> Result<Server, &'static str> {

@@ -16,6 +16,35 @@ fn servers_of_single_projects_are_servers_too() {
     assert!(rewrite(without, Some(Client::Cursor), "ringfence", false).is_err(), "Cursor has no projects");
 }
 
+#[test]
+fn no_server_hides_behind_a_name_that_is_there_twice_or_in_another_place() {
+    let (a, b) = (r#"{"a": {"command": "a"}}"#, r#"{"b": {"command": "b"}}"#);
+    for (text, client) in [
+        (format!(r#"{{"mcpServers": {a}, "mcpServers": {b}}}"#), Some(Client::Claude)),
+        (format!(r#"{{"mcpServers": {{}}, "mcpServers": {a}, "mcp\u0053ervers": {b}}}"#), None),
+        (format!(r#"{{"mcpServers": 1, "servers": {a}, "servers": {b}}}"#), Some(Client::Vscode)),
+        (format!(r#"{{"mcp": {{"servers": {a}}}, "mcp": {{"servers": {b}}}}}"#), Some(Client::Vscode)),
+        (format!(r#"{{"mcp": {{"servers": {a}, "servers": {b}}}}}"#), None),
+        (format!(r#"{{"servers": {a}, "mcp": {{"servers": {b}}}}}"#), Some(Client::Vscode)),
+        (format!(r#"{{"mcpServers": {a}, "servers": {b}}}"#), None),
+        (format!(r#"{{"context_servers": {a}, "context_servers": {b}}}"#), Some(Client::Zed)),
+        (
+            format!(
+                r#"{{"projects": {{"/p": {{"mcpServers": {a}}}}}, "projects": {{"/p": {{"mcpServers": {b}}}}}}}"#
+            ),
+            None,
+        ),
+        (format!(r#"{{"projects": {{"/p": {{"mcpServers": {a}}}, "/p": {{"mcpServers": {b}}}}}}}"#), None),
+        (format!(r#"{{"projects": {{"/p": {{"mcpServers": {a}, "mcpServers": {b}}}}}}}"#), None),
+        (r#"{"mcpServers": {"a": {"command": "a"}, "b": {"command": "b"}}}"#.to_owned(), None),
+    ] {
+        let done = rewrite(&text, client, "ringfence", false).expect("servers");
+        assert_eq!(done.changed, ["a", "b"], "{text}");
+        assert_eq!(done.text.matches(r#""command": "ringfence""#).count(), 2, "{}", done.text);
+        assert_eq!(rewrite(&done.text, client, "ringfence", true).expect("servers").text, text);
+    }
+}
+
 const CLAUDE: &str = r#"{
   // kept
   "mcpServers": {
