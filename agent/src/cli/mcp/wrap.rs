@@ -78,10 +78,10 @@ pub(crate) fn run(args: &WrapArgs) -> anyhow::Result<ExitCode> {
         true => rewritten.text.clone(),
         false => wrap::rewrite(&text, client, &program, true).with_context(named)?.text,
     };
-    if !args.undo {
-        config.keep(&original)?;
+    let to_keep = (!args.undo).then_some(original.as_str());
+    if !config.put(&text, &rewritten.text, to_keep).with_context(|| format!("cannot write {}", named()))? {
+        bail!("{} was changed since it was read, and is left as it is now; run the command again", named());
     }
-    config.replace(&rewritten.text).with_context(|| format!("cannot write {}", named()))?;
     let changed = format!("changed {} in {}", printable(&rewritten.changed.join(", ")), named());
     let backup = config.backup_path();
     match (args.undo, config.kept()) {
@@ -193,9 +193,38 @@ impl Config {
         self.dir.remove(&self.backup())
     }
 
-    /// Writes beside the file and renames over it: a reader sees the old text or the new. Owner and mode stay.
-    fn replace(&self, text: &str) -> io::Result<()> {
-        self.dir.replace(&self.name, text.as_bytes(), self.access)
+    /// Puts `text` in the file's place, with `original` kept beside it if there is one, if the file still says what it did
+    /// `before`: the client may have written to it while the question stood. False: it says something else, and nothing was
+    /// changed. A reader sees the old text or the new. Owner and mode stay.
+    ///
+    /// # Errors
+    /// As [`Prepared::put`](ringfence_files::Prepared::put); the backup cannot be written.
+    fn put(&self, before: &str, text: &str, original: Option<&str>) -> anyhow::Result<bool> {
+        let room = u64::try_from(text.len())?;
+        let mut prepared = self.dir.prepare(&self.name, self.access, room)?;
+        if !self.says(before)? {
+            return Ok(false);
+        }
+        let kept = self.kept();
+        if let Some(original) = original {
+            self.keep(original)?;
+        }
+        let put = prepared.put(text.as_bytes(), before.as_bytes(), || self.says(before));
+        if original.is_some() && !matches!(put, Ok(true)) {
+            // Of another text than the one that is there now.
+            match kept {
+                Some(kept) => self.keep(&kept)?,
+                None => drop(self.let_go()?),
+            }
+        }
+        Ok(put?)
+    }
+
+    /// Whether the file has this text.
+    fn says(&self, text: &str) -> io::Result<bool> {
+        let mut there = Vec::with_capacity(text.len() + 1);
+        self.dir.read(&self.name)?.take(text.len() as u64 + 1).read_to_end(&mut there)?;
+        Ok(there == text.as_bytes())
     }
 }
 

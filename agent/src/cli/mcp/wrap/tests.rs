@@ -21,9 +21,44 @@ fn mode(path: &Path) -> u32 {
 
 fn wrap(file: &Path) -> std::io::Result<std::path::PathBuf> {
     let (config, text) = Config::read(file)?;
-    config.keep(&text).map_err(std::io::Error::other)?;
-    config.replace("new")?;
-    Ok(config.backup_path())
+    match config.put(&text, "new", Some(&text)).map_err(std::io::Error::other)? {
+        true => Ok(config.backup_path()),
+        false => Err(std::io::Error::other("it was changed meanwhile")),
+    }
+}
+
+#[test]
+fn what_the_client_wrote_meanwhile_stays() {
+    let folder = tempfile::tempdir().unwrap();
+    let (file, aside) = (folder.path().join("file"), folder.path().join("aside"));
+    let names = || {
+        let entries = fs::read_dir(folder.path()).unwrap();
+        let mut names: Vec<String> =
+            entries.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned()).collect();
+        names.sort();
+        names
+    };
+    for (theirs, renamed) in [("theirs", false), ("old and longer", true), ("ol", true), ("", false)] {
+        fs::write(&file, "old").unwrap();
+        let (config, text) = Config::read(&file).unwrap();
+        if renamed {
+            fs::write(&aside, theirs).unwrap();
+            fs::rename(&aside, &file).unwrap();
+        } else {
+            fs::write(&file, theirs).unwrap();
+        }
+        assert!(!config.put(&text, "new", Some("original")).unwrap(), "{theirs}");
+        assert!(!config.put(&text, "new", None).unwrap(), "{theirs}");
+        assert_eq!((fs::read_to_string(&file).unwrap().as_str(), names()), (theirs, vec!["file".to_owned()]));
+    }
+    // The control; a backup of before stays where nothing is put.
+    fs::write(&file, "old").unwrap();
+    let (config, text) = Config::read(&file).unwrap();
+    assert!(config.put(&text, "new", Some("original")).unwrap());
+    assert!(!config.put(&text, "newer", Some("another")).unwrap());
+    assert_eq!(fs::read_to_string(&file).unwrap(), "new");
+    assert_eq!(fs::read_to_string(config.backup_path()).unwrap(), "original");
+    assert_eq!(names(), ["file", "file.before-ringfence"]);
 }
 
 #[test]
