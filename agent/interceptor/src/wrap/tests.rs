@@ -276,6 +276,20 @@ fn codexs_servers_are_wrapped_and_unwrapped_to_the_byte() {
     assert_eq!((left.changed.len(), left.left.len(), left.text.as_str()), (0, 4, odd));
 }
 
+#[test]
+fn a_comment_that_ends_a_sentence_is_no_dotted_key() {
+    for comment in ["# Mine.\n", "# Mine.\r\n  ", "a = 1 # Mine.\n\n\t"] {
+        let text = format!("[mcp_servers.x]\n{comment}command = \"x\"\n");
+        assert_eq!(there_and_back(&text, Some(Client::Codex)), (1, text.clone()));
+    }
+    // The control.
+    for dotted in ["odd.command", "odd . \tcommand", "odd. \"command\""] {
+        let text = format!("[mcp_servers]\n# Mine.\n{dotted} = \"x\"\n");
+        let done = rewrite(&text, Some(Client::Codex), "r", false).expect("servers");
+        assert_eq!((done.changed.len(), done.left.len()), (0, 1), "{text}");
+    }
+}
+
 /// White space and comments that may stand between any two parts of JSON.
 fn gap() -> impl Strategy<Value = &'static str> {
     prop::sample::select(vec!["", " ", "\n  ", "\r\n\t", "/* , [ */ ", "// \"x\"\n"])

@@ -58,7 +58,8 @@ fn string(value: &Spanned<DeValue<'_>>) -> Option<Text> {
 /// whose key is at `key`, ends at `end`; or in the table's own line.
 fn place(text: &str, key: usize, end: usize, is_inline: bool) -> Result<(usize, String), &'static str> {
     let before = text.get(..key).unwrap_or_default();
-    if before.trim_end().ends_with('.') {
+    // In one line, as TOML has it: a comment above may end in a full stop.
+    if before.trim_end_matches([' ', '\t']).ends_with('.') {
         return Err("its command has a dotted key, and it has no args: write `args = []` beside it");
     }
     if is_inline {
