@@ -96,6 +96,30 @@ mod tests {
     }
 
     #[test]
+    fn bytes_behind_a_nul_are_part_of_a_copy() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("audit.db");
+        let mut writer = SessionWriter::new(path.clone(), None);
+        let rule = StoredRule {
+            name: "r".into(),
+            description: "x".into(),
+            conditions: Conditions { tool_pattern: Some("delete*".into()), ..Conditions::default() },
+            action: "block".into(),
+        };
+        writer.add_rule(0, &rule, 0).expect("stored").expect("new");
+        let reader = SessionReader::open(&path).expect("opens");
+        let found = || reader.unvouched(Viewer(0), 9).expect("compared").len();
+        let other = Connection::open(&path).expect("opens");
+        for value in ["tool_pattern || char(0) || 'x'", "char(0)", "CAST(tool_pattern AS BLOB)", "''"] {
+            let change = format!("UPDATE policy_rules SET tool_pattern = {value}");
+            assert_eq!(found(), 0, "the control");
+            other.execute_batch(&change).expect("changed");
+            assert_eq!(found(), 1, "{change}");
+            other.execute_batch("UPDATE policy_rules SET tool_pattern = 'delete*'").expect("as it was");
+        }
+    }
+
+    #[test]
     fn rows_of_before_are_taken_for_what_they_are() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("audit.db");

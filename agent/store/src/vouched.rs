@@ -92,11 +92,16 @@ impl Vouched {
         self.uid.replace('$', row)
     }
 
-    /// A row's copy: every column that is not NULL, by its name.
+    /// A row's copy: every column that is not NULL, by its name, with its type and its bytes; `quote` would end at a NUL, and
+    /// whoever reads the column may not.
     fn content(&self, connection: &Connection, row: &str) -> rusqlite::Result<String> {
         let statement = connection.prepare(&format!("SELECT * FROM {}", self.table))?;
         let column = |name: &str| {
-            format!("CASE WHEN {row}.{name} IS NULL THEN '' ELSE '{name}=' || quote({row}.{name}) || ';' END")
+            let value = format!("{row}.{name}");
+            format!(
+                "CASE WHEN {value} IS NULL THEN ''
+                 ELSE '{name}=' || typeof({value}) || ':' || hex(CAST({value} AS BLOB)) || ';' END"
+            )
         };
         let columns: Vec<String> = statement.column_names().map(column).collect();
         Ok(columns.join(" || "))
