@@ -289,7 +289,7 @@ mod tests {
             ALTER TABLE sessions DROP COLUMN outcomes;
             ALTER TABLE policy_rules DROP COLUMN position; ALTER TABLE policy_rules DROP COLUMN version;
             ALTER TABLE policy_rules DROP COLUMN changed_at; ALTER TABLE policy_rules DROP COLUMN changed_by;
-            DROP TABLE rule_hits; DROP TABLE vouched;";
+            DROP TABLE rule_hits; DROP INDEX policy_rules_by_name; DROP TABLE vouched;";
         writer.connection().execute_batch(&undo).expect("undoes");
         drop(writer);
         let writer = open(&file, 0).expect("opens").writer;

@@ -73,13 +73,13 @@ pub(crate) fn last(connection: &Connection, client: &Client) -> rusqlite::Result
     })
 }
 
-/// Stores a call and where it belongs.
+/// Stores a call and where it belongs; whether it is new.
 pub(crate) fn insert_call(
     step: &Transaction<'_>,
     at: &Position<'_>,
     row: &CallRow,
     grouping: &mut Grouping,
-) -> rusqlite::Result<()> {
+) -> rusqlite::Result<bool> {
     let judged = &row.judged;
     let list = |texts: &[String]| match texts {
         [] => "[]".to_owned(),
@@ -110,13 +110,14 @@ pub(crate) fn insert_call(
         ])?;
     if inserted == 0 {
         // Read again after a restart: it has its intent.
-        return Ok(());
+        return Ok(false);
     }
     let (IntentAttribution { intent, order, source, prompt }, evidence) = match named(step, at.uid, row)? {
         Some((attribution, evidence)) => (attribution, evidence),
         None => (grouping.attribute(&judged.call, row.at), None),
     };
-    place(step, (&intent, at.session, &rfc3339(row.at)), (source, prompt, evidence), (&judged.call, order))
+    place(step, (&intent, at.session, &rfc3339(row.at)), (source, prompt, evidence), (&judged.call, order))?;
+    Ok(true)
 }
 
 /// Where a call belongs that names something by which it can be told, and what all calls of that intent name.

@@ -47,6 +47,7 @@ mod refusals;
 mod retention;
 mod rule_changes;
 mod rule_files;
+mod rule_hits;
 mod rule_trials;
 mod run_lines;
 mod schema;

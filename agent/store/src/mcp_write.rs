@@ -1,7 +1,7 @@
 //! Writing MCP sessions: some entries of one journal in one transaction, and how far that journal is.
 
 use super::{
-    Error, Position, SessionWriter, client_groups::Client, connection::begin, intents, ledger,
+    Error, Position, SessionWriter, client_groups::Client, connection::begin, intents, ledger, rule_hits,
     session_retention::who_waits, sql, turn,
 };
 use ringfence_base::clock::{now_micros, rfc3339};
@@ -91,6 +91,7 @@ impl SessionWriter {
         }
         let patience = self.patience;
         let client = self.client_of(at, rows)?;
+        let owner = self.owners.of(at.uid);
         // Taken out, and put back when the step is written: whoever fails reads it anew.
         let known = self.groups.take(&client);
         let connection = self.connection()?;
@@ -104,7 +105,7 @@ impl SessionWriter {
         let step = begin(connection)?;
         let mut written = 0;
         for row in rows {
-            write(&step, at, row, &mut grouping).map_err(sql("store an MCP session"))?;
+            write(&step, (at, owner), row, &mut grouping).map_err(sql("store an MCP session"))?;
             written += 1;
             if began.elapsed() >= patience {
                 break;
@@ -197,9 +198,10 @@ impl SessionWriter {
     }
 }
 
+/// Writes one row of a session whose user is `owner`.
 fn write(
     step: &Transaction<'_>,
-    at: &Position<'_>,
+    (at, owner): (&Position<'_>, u32),
     row: &Row,
     grouping: &mut Grouping,
 ) -> rusqlite::Result<()> {
@@ -219,7 +221,12 @@ fn write(
             .execute(params![at.session, info])
             .map(drop),
         Row::Message(message) => insert_message(step, at, message),
-        Row::Call(call) => intents::insert_call(step, at, call, grouping),
+        Row::Call(call) => {
+            if intents::insert_call(step, at, call, grouping)? {
+                rule_hits::count(step, (at.uid, owner), &call.judged.rules, &rfc3339(call.at))?;
+            }
+            Ok(())
+        }
         Row::Asked { question, prompt } => {
             grouping.asked(at.session, question, prompt.clone());
             Ok(())

@@ -7,7 +7,7 @@ use rusqlite::{Connection, OptionalExtension as _, Row, params};
 use serde_json::Value;
 use std::collections::HashMap;
 
-/// Names whose hits are read at once: as many as are counted of one user's sessions.
+/// Names whose hits are read at once, the last named first: more than are kept of one user.
 const MOST_NAMES: u32 = 2000;
 
 /// A rule of the database, and whose sessions it binds: everybody's for 0.

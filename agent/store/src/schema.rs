@@ -399,32 +399,6 @@ pub(crate) const MIGRATIONS: &[&str] = &[
     super::mcp_schema::OUTCOMES,
     // 32: rules that can be changed.
     super::mcp_schema::RULES,
-    // 33: how often verdicts named each rule, and when last. A name is whatever a rule file says, so that there is a bound on
-    // names. Retention takes nothing away: what is removed did count.
-    "
-    CREATE TABLE rule_hits (
-        uid   INTEGER NOT NULL,     -- the sessions'
-        name  TEXT NOT NULL,
-        hits  INTEGER NOT NULL,
-        last  TIMESTAMP NOT NULL,   -- when the last such call was asked for
-        PRIMARY KEY (uid, name)
-    ) WITHOUT ROWID;
-    CREATE INDEX rule_hits_by_name ON rule_hits (name);
-    INSERT INTO rule_hits
-        SELECT s.uid, j.value, count(*), max(c.requested_at)
-        FROM tool_calls c JOIN sessions s ON s.id = c.session_id,
-            json_each(CASE WHEN json_valid(c.rules) THEN c.rules ELSE '[]' END) j
-        WHERE j.type = 'text' AND octet_length(j.value) <= 200
-        GROUP BY s.uid, j.value;
-    CREATE TRIGGER tool_calls_hit AFTER INSERT ON tool_calls WHEN NEW.rules <> '[]' AND json_valid(NEW.rules) BEGIN
-        INSERT OR IGNORE INTO rule_hits
-            SELECT s.uid, j.value, 0, NEW.requested_at FROM sessions s, json_each(NEW.rules) j
-            WHERE s.id = NEW.session_id AND j.type = 'text' AND octet_length(j.value) <= 200
-                AND (EXISTS (SELECT 1 FROM rule_hits h WHERE h.uid = s.uid AND h.name = j.value)
-                    OR (SELECT count(*) FROM rule_hits h WHERE h.uid = s.uid) < 2000);
-        UPDATE rule_hits SET hits = hits + 1, last = max(last, NEW.requested_at)
-            WHERE uid = (SELECT uid FROM sessions WHERE id = NEW.session_id)
-                AND name IN (SELECT value FROM json_each(NEW.rules));
-    END;
-    ",
+    // 33: how often verdicts named each rule, and when last, from this migration on.
+    super::rule_hits::MIGRATION,
 ];
