@@ -1,17 +1,22 @@
 //! What of the rows that no journal makes somebody else than the auditor wrote.
 
-use super::{Error, SessionReader, Shown, Viewer, sql, vouched};
+use super::{Error, SessionReader, SessionWriter, Shown, Viewer, sql, turn, vouched};
+use ringfence_wire::mcp::COPYING;
 use rusqlite::params;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 impl SessionReader {
     /// Intents, their calls, rules and rule files that are not what the auditor wrote, up to `limit` of them: `kind`, `id`,
-    /// and `how`: `changed`, `added` or `removed`. Rules of everybody's are shown to everybody.
+    /// and `how`: `changed`, `added` or `removed`. Rules of everybody's are shown to everybody. While rows of before there were
+    /// copies are being copied, nothing is compared: a single row says so, which has [`ringfence_wire::mcp::COPYING`] as `how`.
     ///
     /// # Errors
     /// [`Error::Sql`].
     pub fn unvouched(&self, viewer: Viewer, limit: u32) -> Result<Vec<Value>, Error> {
         let fail = sql("compare intents and rules with what was written");
+        if !vouched::is_whole(self.connection()).map_err(&fail)? {
+            return Ok(vec![json!({ "_rowid": 1, "kind": "copies", "id": "", "how": COPYING })]);
+        }
         let all = vouched::differing(self.connection()).map_err(&fail)?;
         let text = format!(
             "SELECT 1 AS _rowid, kind, id, how FROM ({all}) WHERE ?1 = 0 OR uid = ?1 OR (uid = 0 AND kind = 'rule') LIMIT ?2"
@@ -20,12 +25,22 @@ impl SessionReader {
     }
 }
 
+impl SessionWriter {
+    /// Copies some of the rows that there were before there were copies; whether there may be more.
+    ///
+    /// # Errors
+    /// [`Error::Sql`].
+    pub fn copy_older(&mut self) -> Result<bool, Error> {
+        let _turn = turn::wait();
+        vouched::copy_some(self.connection()?).map_err(sql("copy rows of before"))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use crate::{SessionReader, SessionWriter, Viewer};
-    use ringfence_wire::mcp::{Conditions, RuleFile, StoredRule};
+    use ringfence_wire::mcp::{COPYING, Conditions, RuleFile, StoredRule};
     use rusqlite::Connection;
-    use serde_json::Value;
 
     /// An intent of one call.
     const INTENT: &str = "
@@ -120,16 +135,35 @@ mod tests {
     }
 
     #[test]
-    fn rows_of_before_are_taken_for_what_they_are() {
+    fn rows_of_before_are_taken_for_what_they_are_some_at_a_time() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("audit.db");
         let mut writer = SessionWriter::new(path.clone(), None);
         writer.connection().expect("open").execute_batch(INTENT).expect("an intent");
-        writer.connection().expect("open").execute_batch("DELETE FROM vouched").expect("as it was before");
+        let more = "
+            WITH RECURSIVE n(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < 5000)
+            INSERT INTO intent_contexts (rowid, id, session_id, created_at) SELECT 3 * n, n, 's', '' FROM n;
+            DELETE FROM vouched";
+        writer.connection().expect("open").execute_batch(more).expect("as it was before");
         drop(writer);
         let reader = SessionReader::open(&path).expect("opens");
-        assert_eq!(reader.unvouched(Viewer(0), 9).expect("compared").len(), 2);
-        SessionWriter::new(path.clone(), None).connection().expect("open");
-        assert_eq!(reader.unvouched(Viewer(0), 9).expect("compared"), Vec::<Value>::new());
+        let found = || reader.unvouched(Viewer(0), 9).expect("compared");
+        let mut steps = 0;
+        // A new writer each time, as if the auditor was started again.
+        while SessionWriter::new(path.clone(), None).copy_older().expect("copied") {
+            assert_eq!((found().len(), &found()[0]["how"]), (1, &COPYING.into()), "nothing is compared yet");
+            steps += 1;
+            if steps == 1 {
+                // What the auditor has written meanwhile is known, whoever changes it before its turn has come.
+                let mut writer = SessionWriter::new(path.clone(), None);
+                let own = "UPDATE intent_contexts SET source = 'client' WHERE id = '4999'";
+                writer.connection().expect("open").execute_batch(own).expect("changed");
+                let other = "UPDATE intent_contexts SET source = 'time' WHERE id = '4999'";
+                Connection::open(&path).expect("opens").execute_batch(other).expect("changed");
+            }
+        }
+        assert_eq!(steps, 4, "three for the intents, one for the links");
+        let rows = found();
+        assert_eq!((rows.len(), &rows[0]["id"], &rows[0]["how"]), (1, &"4999".into(), &"changed".into()));
     }
 }

@@ -4,10 +4,13 @@
 //! row that somebody else writes differs from its copy, has none, or leaves one behind. Who knows of the copies can write
 //! those too, as with the database's own hashes.
 //!
+//! Rows of before there were copies are taken for what they are. There may be hundreds of thousands: they are copied a few at
+//! a time, while the auditor does its work, and nothing is compared before that is done.
+//!
 //! A column that is NULL is no part of a copy, so that a new column changes none. A migration that gives rows of these
 //! tables anything else has to write their copies anew.
 
-use rusqlite::{Connection, TransactionBehavior};
+use rusqlite::{Connection, OptionalExtension as _, TransactionBehavior, params};
 
 /// A table whose rows have copies. In the texts, `$` stands for a row.
 struct Vouched {
@@ -37,7 +40,11 @@ const ALL: [Vouched; 4] = [
     Vouched { kind: "rule file", table: "rule_files", key: "$.uid || ' ' || $.path", uid: "$.uid" },
 ];
 
-/// Migration 30. The row of no kind says that every row of before has its copy.
+/// Rows of before that one transaction copies.
+const AT_ONCE: i64 = 2000;
+
+/// Migration 30. A row of no kind and no id says that every row of before has its copy. Until then one for each kind, with that
+/// as its id, says up to which row number it is copied, and up to which there are rows of before.
 pub(crate) const MIGRATION: &str = "
     CREATE TABLE vouched (
         kind    TEXT NOT NULL,
@@ -48,22 +55,87 @@ pub(crate) const MIGRATION: &str = "
     ) WITHOUT ROWID;
 ";
 
-/// Has a connection that writes copy what it writes. Rows of before there were copies are taken for what they are.
+/// Whether every row of before has its copy.
+pub(crate) fn is_whole(connection: &Connection) -> rusqlite::Result<bool> {
+    connection.prepare_cached("SELECT 1 FROM vouched WHERE kind = '' AND id = ''")?.exists([])
+}
+
+/// Copies some of the rows of before that have no copy yet, in one transaction; whether there are more.
+pub(crate) fn copy_some(connection: &mut Connection) -> rusqlite::Result<bool> {
+    if is_whole(connection)? {
+        return Ok(false);
+    }
+    let step = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    for of in &ALL {
+        let place = "SELECT content FROM vouched WHERE kind = '' AND id = ?1";
+        let place: Option<String> =
+            step.prepare_cached(place)?.query_row([of.kind], |row| row.get(0)).optional()?;
+        let Some((done, last)) = place.as_deref().and_then(place_of) else { continue };
+        if done >= last {
+            continue;
+        }
+        // By the numbers of rows that there are: of those that were removed, any number may be missing.
+        let to: i64 = step.query_row(
+            &format!(
+                "SELECT coalesce(max(n), ?2) FROM
+                     (SELECT rowid AS n FROM {} WHERE rowid > ?1 AND rowid <= ?2 ORDER BY rowid LIMIT ?3)",
+                of.table
+            ),
+            params![done, last, AT_ONCE],
+            |row| row.get(0),
+        )?;
+        // What has a copy was written since.
+        step.execute(
+            &format!(
+                "INSERT OR IGNORE INTO vouched SELECT {} FROM {} t WHERE t.rowid > ?1 AND t.rowid <= ?2",
+                of.copy(&step, "t")?,
+                of.table
+            ),
+            params![done, to],
+        )?;
+        step.execute(
+            "UPDATE vouched SET content = ?2 WHERE kind = '' AND id = ?1",
+            params![of.kind, format!("{to} {last}")],
+        )?;
+        step.commit()?;
+        return Ok(true);
+    }
+    whole(&step)?;
+    step.commit()?;
+    Ok(false)
+}
+
+/// Up to which row number rows are copied, and up to which they are to be.
+fn place_of(text: &str) -> Option<(i64, i64)> {
+    let (done, last) = text.split_once(' ')?;
+    Some((done.parse().ok()?, last.parse().ok()?))
+}
+
+/// Notes that every row of before has its copy.
+fn whole(step: &Connection) -> rusqlite::Result<()> {
+    step.execute_batch("DELETE FROM vouched WHERE kind = ''; INSERT INTO vouched VALUES ('', '', 0, '')")
+}
+
+/// Has a connection that writes copy what it writes, and notes which rows there were before there were copies.
 pub(crate) fn install(connection: &mut Connection) -> rusqlite::Result<()> {
-    let whole = "SELECT 1 FROM vouched WHERE kind = '' LIMIT 1";
-    if !connection.prepare(whole)?.exists([])? {
+    let begun = "SELECT 1 FROM vouched WHERE kind = '' LIMIT 1";
+    if !connection.prepare(begun)?.exists([])? {
         let step = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         // Asked again within: another connection may have just done it.
-        if !step.prepare(whole)?.exists([])? {
+        if !step.prepare(begun)?.exists([])? {
+            let mut are_there = false;
             for of in &ALL {
-                step.execute_batch(&format!(
-                    "DELETE FROM vouched WHERE kind = '{}'; INSERT INTO vouched SELECT {} FROM {} t;",
-                    of.kind,
-                    of.copy(&step, "t")?,
-                    of.table
-                ))?;
+                let last = format!("SELECT coalesce(max(rowid), 0) FROM {}", of.table);
+                let last: i64 = step.query_row(&last, [], |row| row.get(0))?;
+                are_there |= last > 0;
+                step.execute(
+                    "INSERT INTO vouched VALUES ('', ?1, 0, ?2)",
+                    params![of.kind, format!("0 {last}")],
+                )?;
             }
-            step.execute("INSERT INTO vouched VALUES ('', '', 0, '')", [])?;
+            if !are_there {
+                whole(&step)?;
+            }
         }
         step.commit()?;
     }

@@ -206,6 +206,9 @@ pub enum McpReply {
     Failed(Failure),
 }
 
+/// What a row of the table `unvouched` has as `how` while nothing can be compared yet: copies of older rows are being made.
+pub const COPYING: &str = "copying";
+
 /// Most rules that a database holds; with the bounds on their texts they fit into one message.
 pub const MAX_STORED_RULES: usize = 200;
 

@@ -43,6 +43,8 @@ pub(crate) struct Upkeep {
     retained: Option<Instant>,
     /// Lines of running sessions that were published last.
     heads: HashMap<String, u64>,
+    /// Rows of before there were copies have theirs.
+    is_copied: bool,
 }
 
 impl Upkeep {
@@ -59,6 +61,7 @@ impl Upkeep {
             published_running: Instant::now(),
             retained: None,
             heads: HashMap::new(),
+            is_copied: false,
         }
     }
 
@@ -78,6 +81,9 @@ impl Upkeep {
         if due(Some(self.published_running), HEADS_EVERY) {
             self.published_running = now;
             self.run(Self::publish_running);
+        }
+        if !self.is_copied {
+            self.is_copied = self.run(Self::copy) == Some(true);
         }
         if due(self.retained, RETAIN_EVERY) && self.run(Self::retain) != Some(true) {
             self.retained = Some(now);
@@ -130,6 +136,17 @@ impl Upkeep {
         }
         self.heads = published;
         Ok(())
+    }
+
+    /// Copies rows of before there were copies, for a while. True: all have theirs.
+    fn copy(&mut self) -> Result<bool, Error> {
+        let began = Instant::now();
+        while self.writer().copy_older()? {
+            if began.elapsed() >= AT_ONCE {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// Removes sessions that are beyond the bounds, for a while. True: there is more to remove.
