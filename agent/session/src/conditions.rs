@@ -291,6 +291,23 @@ fn globs(patterns: &str) -> Result<Vec<GlobMatcher>, String> {
     Ok(matchers)
 }
 
+/// A list of one glob, which matches this name and, as nothing stands for a comma in a list of globs, few others.
+pub fn literal(name: &str) -> String {
+    // Names and globs are compared in this form, in which a full-width bracket is any other.
+    let name = normal(name);
+    let special = |c: char| "*?[]{}!\\".contains(c);
+    let mut glob = String::new();
+    for c in name.chars() {
+        match c {
+            ',' => glob.push('?'),
+            c if special(c) => glob.extend(['\\', c]),
+            c => glob.push(c),
+        }
+    }
+    // Blanks around a glob are no part of it, unless something is around them.
+    if name.trim() == name { glob } else { format!("{{{glob}}}") }
+}
+
 /// Compatibility-composed and without case in any script, so that full-width, ligature and other spellings of a name do
 /// not slip past a rule.
 pub(super) fn normal(text: &str) -> String {
@@ -298,7 +315,9 @@ pub(super) fn normal(text: &str) -> String {
         // The same, without the tables: most names are.
         return text.to_ascii_lowercase();
     }
-    text.nfkc().flat_map(char::to_uppercase).flat_map(char::to_lowercase).nfkc().collect()
+    // Lower case first: that of a letter may have an upper case that the letter has not, as the capital sharp s.
+    let lower = text.nfkc().flat_map(char::to_lowercase);
+    lower.flat_map(char::to_uppercase).flat_map(char::to_lowercase).nfkc().collect()
 }
 
 /// Conditions, ready to be compared: a rule file may name an operation as often as it has room.
@@ -359,4 +378,31 @@ pub(super) fn covers_plainly(wide: &Conditions, narrow: &Conditions) -> bool {
         && wider(tool_pattern, &narrow.tool_pattern)
         && wider(server_pattern, &narrow.server_pattern)
         && operations
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{globs, literal, normal};
+
+    #[test]
+    fn a_literal_glob_matches_its_name_whatever_characters_that_has() {
+        // The planes that have characters with case, or such as are spelled with others.
+        let all = || ('\0'..='\u{1ffff}').chain('\u{2f800}'..='\u{2fa1f}');
+        let changing = |c: &char| {
+            // What makes a glob is in the normal form already: making that again changes nothing.
+            let once = normal(&format!("a{c}b"));
+            normal(&once) != once
+        };
+        assert_eq!(all().filter(changing).collect::<String>(), "");
+        let specials = all().filter(|c| {
+            normal(&c.to_string()).chars().any(|c| c.is_ascii_punctuation() || c.is_whitespace())
+        });
+        for c in specials {
+            for name in [format!("a{c}b"), format!("{c}b"), format!("a{c}"), format!("a{c}{c}b")] {
+                let globs = globs(&literal(&name)).expect(&name);
+                assert!(globs.iter().any(|glob| glob.is_match(normal(&name))), "{name:?}");
+                assert!(!globs.iter().any(|glob| glob.is_match("a other b")), "{name:?}");
+            }
+        }
+    }
 }
