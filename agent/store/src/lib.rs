@@ -12,6 +12,7 @@
 //! | `ledger` | the ledger of sessions |
 //! | `policy_rules`, `condition_columns` | rules of the database; the columns of their conditions |
 //! | `rule_changes`, `rule_trials` | changing one rule, and its entry of the ledger; what a change would have meant |
+//! | `rule_hits` | how often verdicts name each rule |
 //! | `rule_files` | which rule file is in force, and changes that wait for a person |
 //! | `agents`, `agent_bytes` | agents: requests, tool calls, tags; a bound on the bytes of their rows |
 //! | `hooks`, `refusals` | what agents' hooks say of calls; what was refused on agents' sockets |
@@ -75,6 +76,7 @@ pub use read::{Filter, Losses, Reader, Viewer};
 pub use retention::Retention;
 pub use rule_changes::Changed;
 pub use rule_files::{Compared, Standing};
+pub use rule_trials::MOST_PATTERNS;
 pub use session_readers::SessionReaders;
 pub use session_writer::{Position, SessionWriter};
 pub use spans::{Inside, MOST_SPANS, RunCalls};

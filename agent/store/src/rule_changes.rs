@@ -12,11 +12,12 @@ use ringfence_base::clock::rfc3339;
 use ringfence_session::{
     ledger::{ChangedRule, Entry, RuleState},
     reload,
-    rules::RuleSpec,
+    rules::{self, RuleSpec},
     ruleset::rule_spec,
 };
 use ringfence_wire::mcp::{MAX_STORED_RULES, RuleChange};
 use rusqlite::{Connection, OptionalExtension as _, ToSql, Transaction, params};
+use std::slice;
 
 /// Rules for the sessions of each user id.
 const RULES_BY_UID: &str = "SELECT uid, count(*) FROM policy_rules GROUP BY uid";
@@ -53,6 +54,10 @@ pub enum Changed {
     },
     /// The change loosens this rule, and nobody agreed to that.
     Loosens(String),
+    /// This rule has more than [`MOST_PATTERNS`]: nothing is tried with it.
+    ///
+    /// [`MOST_PATTERNS`]: super::MOST_PATTERNS
+    TooManyPatterns(String),
 }
 
 /// Which rule a change is about, and which version of it; nothing for a new one.
@@ -134,12 +139,18 @@ impl Aimed {
         before.state == RuleState { version: before.state.version, ..after.clone() }
     }
 
-    /// The rule that is looser afterwards, if one is. A rule of an action that nobody knows is in force nowhere.
+    /// The rule that is looser afterwards, if one is. A rule that cannot be compiled is in force nowhere, and makes up for no
+    /// other.
     fn loosens(&self) -> Option<String> {
+        let before = [spec(&self.before.as_ref()?.state)?];
+        let loosened = reload::loosened(&before, &[])?;
         let others = self.others.iter().filter_map(|other| spec(&other.state));
-        let before: Vec<RuleSpec> = self.before.iter().filter_map(|before| spec(&before.state)).collect();
-        let after: Vec<RuleSpec> = self.after.iter().filter_map(spec).chain(others).collect();
-        reload::loosened(&before, &after).map(str::to_owned)
+        // Those that would make up for it come to be compiled, which takes long, one by one.
+        let covers = |rule: RuleSpec| {
+            reload::loosened(&before, slice::from_ref(&rule)).is_none() && rules::compile(rule).is_ok()
+        };
+        let is_covered = self.after.iter().filter_map(spec).chain(others).any(covers);
+        (!is_covered).then(|| loosened.to_owned())
     }
 }
 

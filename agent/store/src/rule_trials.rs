@@ -8,10 +8,10 @@ use super::{
 };
 use ringfence_base::clock::rfc3339;
 use ringfence_session::{
-    rules::{self, Rule},
+    rules::{self, Rule, RuleSpec},
     trial::{PastCall, Trial},
 };
-use ringfence_wire::mcp::RuleChange;
+use ringfence_wire::mcp::{Conditions, RuleChange};
 use rusqlite::{Row, params};
 use std::time::{Duration, Instant};
 
@@ -22,8 +22,10 @@ const PATIENCE: Duration = Duration::from_secs(3);
 const MOST_DAYS: u32 = 366;
 /// Microseconds of a day.
 const DAY: i64 = 24 * 3_600 * 1_000_000;
-/// Calls that are read at once: between two such pages it looks at the clock.
+/// Calls that are read at once.
 const PAGE: usize = 500;
+/// Most patterns for tools, and for servers, of a rule that calls are held against.
+pub const MOST_PATTERNS: usize = 64;
 
 impl SessionReader {
     /// Holds the calls of the last `days` against a change of a rule, newest first, until a bound on calls or on time ends it.
@@ -35,21 +37,48 @@ impl SessionReader {
         &self,
         viewer: Viewer,
         change: &RuleChange,
-        (file, days): (Vec<Rule>, u32),
+        file_and_days: (Vec<RuleSpec>, u32),
         now: i64,
+    ) -> Result<Result<Trial, Changed>, Error> {
+        let until = Instant::now() + PATIENCE;
+        self.try_rule_while(viewer, change, file_and_days, now, || Instant::now() < until)
+    }
+
+    /// The same for as long as it `goes_on`, which is asked before each rule is compiled and before each call is looked at.
+    fn try_rule_while(
+        &self,
+        viewer: Viewer,
+        change: &RuleChange,
+        (file, days): (Vec<RuleSpec>, u32),
+        now: i64,
+        mut goes_on: impl FnMut() -> bool,
     ) -> Result<Result<Trial, Changed>, Error> {
         let fail = sql("try a rule on calls on record");
         let aimed = match Aimed::at(self.connection(), viewer, change).map_err(&fail)? {
             Ok(aimed) => aimed,
             Err(why) => return Ok(Err(why)),
         };
-        let compiled = |state| spec(state).and_then(|spec| rules::compile(spec).ok());
-        let others = aimed.others.iter().filter_map(|other| compiled(&other.state)).chain(file).collect();
+        let after = aimed.after.as_ref().and_then(spec);
+        let others = aimed.others.iter().filter_map(|other| spec(&other.state)).chain(file);
+        let others: Vec<RuleSpec> = others.filter(|other| other.enabled).collect();
+        if let Some(rule) = after.iter().chain(&others).find(|rule| has_many_patterns(rule)) {
+            return Ok(Err(Changed::TooManyPatterns(rule.name.clone())));
+        }
+        let after = after.and_then(|spec| rules::compile(spec).ok());
+        let count = others.len();
+        let others = others.into_iter().take_while(|_| goes_on()).map(rules::compile);
+        let others: Vec<Result<Rule, _>> = others.collect();
+        let is_late = others.len() < count;
         let name = aimed.before.as_ref().map(|before| before.state.rule.name.clone());
         let days = days.clamp(1, MOST_DAYS);
         let since = rfc3339(now.saturating_sub(i64::from(days).saturating_mul(DAY)));
-        let mut trial = Trial::new(name, aimed.after.as_ref().and_then(compiled), others, days);
-        let (until, whose) = (Instant::now() + PATIENCE, aimed.uid);
+        let mut trial = Trial::new(name, after, others.into_iter().flatten().collect(), days);
+        if is_late {
+            // Without the other rules nothing can be said of any call.
+            trial.cut();
+            return Ok(Ok(trial));
+        }
+        let whose = aimed.uid;
         // As the list of calls is read: a user's by the index that has them by time.
         let text = if whose == 0 {
             "SELECT c.id, c.requested_at, s.server_name, c.tool_name, c.operation_type, c.risk_score, c.policy_action, c.rules
@@ -68,16 +97,26 @@ impl SessionReader {
             let values = params![whose, since, before.0, before.1, PAGE as i64];
             let page = rows(self.connection(), text, values, past).map_err(&fail)?;
             for call in &page {
+                if !goes_on() {
+                    trial.cut();
+                    return Ok(Ok(trial));
+                }
                 trial.hold(call);
             }
             let Some(last) = page.last().filter(|_| page.len() == PAGE) else { return Ok(Ok(trial)) };
             before = (last.at.clone(), last.id.clone());
-            if trial.calls() >= MOST_CALLS || Instant::now() >= until {
+            if trial.calls() >= MOST_CALLS {
                 trial.cut();
                 return Ok(Ok(trial));
             }
         }
     }
+}
+
+fn has_many_patterns(rule: &RuleSpec) -> bool {
+    let Conditions { tool_pattern, server_pattern, min_risk_score: _, operation_types: _ } = &rule.conditions;
+    let patterns = [tool_pattern, server_pattern];
+    patterns.into_iter().flatten().any(|patterns| patterns.split(',').count() > MOST_PATTERNS)
 }
 
 fn past(row: &Row<'_>) -> rusqlite::Result<PastCall> {

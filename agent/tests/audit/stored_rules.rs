@@ -127,13 +127,14 @@ fn a_change_is_tried_on_calls_on_record_and_a_rule_made_like_one_of_them() {
 }
 
 #[test]
-fn what_a_client_started_changes_no_rule() {
+fn what_a_client_started_changes_no_rule_nor_tries_to() {
     let home = Home::new(&[]);
     done(&home, &["add", "no_x", "--tool", "x_*", "--action", "block"]);
     // The shell is the client. A background job's standard input would be nothing: the interceptor gets the shell's.
     let script = "exec 3<&0; \"$0\" mcp --port 0 --server-name fs -- cat <&3 >&2 & \
         until [ -e \"$HOME/go\" ]; do sleep 0.05; done; \
-        \"$0\" mcp rules add mine --action flag; \"$0\" mcp rules delete no_x --yes";
+        \"$0\" mcp rules add mine --action flag; \"$0\" mcp rules delete no_x --dry-run; \
+        \"$0\" mcp rules delete no_x --yes";
     let inner = home.ringfence(&[]);
     let mut shell = Command::new("sh")
         .args(["-c", script])
@@ -151,7 +152,8 @@ fn what_a_client_started_changes_no_rule() {
     assert!(!shell.wait().expect("an end").success(), "the change is refused");
     drop(input);
     shell.stderr.take().expect("a pipe").read_to_string(&mut said).expect("text");
-    assert_eq!(said.matches("an agent does not approve").count(), 2, "{said}");
+    assert_eq!(said.matches("an agent does not approve").count(), 3, "{said}");
     assert_eq!(listed(&home).len(), 1);
+    done(&home, &["delete", "no_x", "--dry-run"]);
     done(&home, &["delete", "no_x", "--yes"]);
 }

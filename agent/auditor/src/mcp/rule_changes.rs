@@ -5,10 +5,10 @@ use super::sessions::Sessions;
 use ringfence_base::{clock, error::chain, quota::Lane};
 use ringfence_session::{
     conditions::{from_columns, literal},
-    rules::{self, Rule, RuleSpec},
+    rules::{self, RuleSpec},
     ruleset,
 };
-use ringfence_store::{self as store, Changed, SessionReader, Viewer};
+use ringfence_store::{self as store, Changed, MOST_PATTERNS, SessionReader, Viewer};
 use ringfence_wire::{
     mcp::{Conditions, RuleChange, StoredRule},
     tool_call::{Named as _, Operation, Recorded},
@@ -68,6 +68,9 @@ fn why(refused: &Changed) -> String {
         Changed::Loosens(rule) => {
             format!("this loosens the rule {rule:?}: calls that it is about would be judged more mildly")
         }
+        Changed::TooManyPatterns(rule) => format!(
+            "nothing is tried while the rule {rule:?} is on: it has more than {MOST_PATTERNS} patterns for tools or servers; make it several rules"
+        ),
     }
 }
 
@@ -104,17 +107,24 @@ fn fits(key: &str, text: &str) -> Result<(), String> {
 /// None without a path: each interceptor reads its user's own then; the daemon's auditor may not.
 pub(crate) fn file_rules(path: Option<&Path>) -> (String, Result<Vec<RuleSpec>, String>) {
     let Some(path) = path else { return (String::new(), Ok(Vec::new())) };
+    let (source, text) = rule_text(path);
+    let rules = text.and_then(|text| {
+        let checked = rules::parse(&text).and_then(|_| rules::read(&text));
+        checked.map_err(|error| chain(&error))
+    });
+    (source, rules)
+}
+
+/// The text of a user's rule file, or of the rules that ship where there is none, and where it is from.
+fn rule_text(path: &Path) -> (String, Result<String, String>) {
     let read = |file: File| {
         let mut text = String::new();
         file.take(LONGEST_FILE).read_to_string(&mut text).map(|_| text)
     };
     match ringfence_files::read(path).and_then(read) {
-        Ok(text) => {
-            let checked = rules::parse(&text).and_then(|_| rules::read(&text));
-            (path.display().to_string(), checked.map_err(|error| chain(&error)))
-        }
+        Ok(text) => (path.display().to_string(), Ok(text)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            ("built in".to_owned(), rules::read(rules::SHIPPED).map_err(|error| chain(&error)))
+            ("built in".to_owned(), Ok(rules::SHIPPED.to_owned()))
         }
         Err(error) => (path.display().to_string(), Err(error.to_string())),
     }
@@ -231,8 +241,9 @@ impl Sessions {
         days: u32,
     ) -> Result<Value, NotChanged> {
         checked(change)?;
-        let written = self.file_rules().1.unwrap_or_default();
-        let file: Vec<Rule> = written.into_iter().filter_map(|spec| rules::compile(spec).ok()).collect();
+        // Not compiled here, where nobody looks at the clock.
+        let text = self.rule_file.as_deref().and_then(|path| rule_text(path).1.ok());
+        let file = text.and_then(|text| rules::read(&text).ok()).unwrap_or_default();
         let tried = reader.try_rule(viewer, change, (file, days), clock::now_micros())?;
         tried.map(|trial| trial.report()).map_err(NotChanged::Refused)
     }

@@ -155,12 +155,19 @@ fn converse(
                 }
             },
         },
-        McpRequest::TryRule { change, days } => sessions
-            .readers
-            .ask(|reader| Ok(sessions.try_rule(reader, viewer, &change, days)))
-            .map_err(NotChanged::from)
-            .flatten()
-            .map_or_else(|error| failed(chain(&error)), |row| McpReply::Rows { rows: vec![row] }),
+        // It says what would go unseen, and takes a while: whoever may not change a rule has no use for it that is good.
+        McpRequest::TryRule { change, days } => match sessions.may_approve(uid, conn.stream(), &still) {
+            Err(why) => {
+                refused("a dry run of a rule is", &why);
+                failed(why.to_string())
+            }
+            Ok(()) => sessions
+                .readers
+                .ask(|reader| Ok(sessions.try_rule(reader, viewer, &change, days)))
+                .map_err(NotChanged::from)
+                .flatten()
+                .map_or_else(|error| failed(chain(&error)), |row| McpReply::Rows { rows: vec![row] }),
+        },
         McpRequest::Dashboard => match sessions.port.load(Ordering::SeqCst) {
             0 => failed("the auditor has no dashboard: no port was free".to_owned()),
             port => match sessions.may_approve(uid, conn.stream(), &still).map(|()| sessions.token(uid)) {

@@ -75,7 +75,7 @@ impl From<NotChanged> for Refusal {
                 let NotChanged::Store(error) = why else { return unprocessable("it cannot be changed") };
                 return error.into();
             }
-            NotChanged::Invalid(_) | NotChanged::Refused(Changed::Renamed) => {
+            NotChanged::Invalid(_) | NotChanged::Refused(Changed::Renamed | Changed::TooManyPatterns(_)) => {
                 StatusCode::UNPROCESSABLE_ENTITY
             }
             NotChanged::Refused(Changed::Loosens(_)) => {

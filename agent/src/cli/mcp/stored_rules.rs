@@ -314,7 +314,9 @@ fn change(places: &Places, change: &RuleChange, how: &How) -> anyhow::Result<Exi
 fn describe_trial(out: &mut impl Write, report: &Value) -> io::Result<()> {
     let number = |key: &str| report[key].as_u64().unwrap_or(0);
     let text = |row: &Value, key: &str| printable(row[key].as_str().unwrap_or_default());
-    let whole = if report["cut"] == true {
+    let whole = if report["oldest"].is_null() && report["cut"] == true {
+        " (there are so many rules that no time was left to look at calls)".to_owned()
+    } else if report["cut"] == true {
         format!(" (the newest; older than {} are not looked at)", text(report, "oldest"))
     } else {
         String::new()

@@ -104,6 +104,19 @@ fn what_loosens_a_rule_needs_a_word() {
         assert_eq!(scene.change(5, change, false), Changed::Loosens("a".into()), "{change:?}");
     }
     assert_eq!(scene.ledger(5).len(), 1, "nothing was done");
+    // One that is in force nowhere, as no rule can be like that: it makes up for nothing.
+    let broken = scene.add(5, "broken");
+    let connection = scene.writer.connection().expect("open");
+    connection
+        .execute(
+            "UPDATE policy_rules SET tool_pattern = NULL, operation_types = 'read,fly' WHERE id = ?1",
+            [broken],
+        )
+        .and_then(|_| {
+            connection.execute("UPDATE policy_rules SET operation_types = 'read' WHERE id = ?1", [&id])
+        })
+        .expect("changed");
+    assert_eq!(scene.change(5, &delete, false), Changed::Loosens("a".into()));
     // Another rule that asks for as much of the same calls: nothing is looser without this one.
     scene.add(5, "b");
     assert_eq!(scene.change(5, &delete, false), Changed::Done { id, uid: 5 });

@@ -1,6 +1,7 @@
 //! Changes held against calls on record.
 
-use crate::{SessionReader, SessionWriter, Viewer};
+use crate::{Changed, MOST_PATTERNS, SessionReader, SessionWriter, Viewer};
+use ringfence_session::rules::{self, RuleSpec};
 use ringfence_wire::mcp::{Conditions, RuleChange, StoredRule};
 use rusqlite::params;
 
@@ -64,4 +65,27 @@ fn a_change_is_tried_on_a_users_calls() {
     assert_eq!(tried(&RuleChange::Add { rule: rule("b") }, 7), [5, 4, 2, 0]);
     let stale = RuleChange::Delete { id: id.clone(), version: 9 };
     assert!(reader.try_rule(Viewer(5), &stale, (Vec::new(), 7), NOW).expect("asked").is_err());
+
+    let trial = |file: &Vec<RuleSpec>, times: usize| {
+        let mut asked = 0;
+        let goes_on = || {
+            asked += 1;
+            asked <= times
+        };
+        let tried = reader.try_rule_while(Viewer(5), &delete, (file.clone(), 90), NOW, goes_on);
+        tried.expect("asked").map(|trial| (trial.calls(), trial.report()["cut"] == true))
+    };
+    let file = rules::read("rules: [{name: f, action: flag}, {name: g, action: flag}]").expect("rules");
+    assert_eq!(trial(&file, 8), Ok((6, false)), "two rules are compiled, six calls are looked at");
+    assert_eq!(trial(&file, 5), Ok((3, true)), "the time is over among calls of one page");
+    assert_eq!(trial(&file, 1), Ok((0, true)), "it is over before the rules are compiled");
+
+    let patterns = |count: usize| {
+        let text =
+            format!("rules: [{{name: f, tool_pattern: '{}', action: flag}}]", vec!["x"; count].join(","));
+        rules::read(&text).expect("a rule")
+    };
+    assert_eq!(trial(&patterns(MOST_PATTERNS), 99), Ok((6, false)));
+    let refused = trial(&patterns(MOST_PATTERNS + 1), 99);
+    assert_eq!(refused, Err(Changed::TooManyPatterns("f".into())));
 }

@@ -199,7 +199,7 @@ function summed({ calls, days, matched, stricter, milder, cut, oldest }) {
   const some = (number, noun) => `${Number(number).toLocaleString()} ${noun}${number === 1 ? "" : "s"}`;
   return `${some(calls, "call")} of the last ${some(days, "day")}: the rule is about ${Number(matched).toLocaleString()} of them; `
     + `${stricter} would have had a stricter verdict, ${milder} a milder one.`
-    + (cut ? ` Older calls than ${oldest} were not looked at.` : "");
+    + (!cut ? "" : oldest ? ` Older calls than ${oldest} were not looked at.` : " So many rules left no time to look at calls.");
 }
 
 /** Globs with room to break a line between them. */
