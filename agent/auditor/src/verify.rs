@@ -173,7 +173,7 @@ impl Sums {
             row["rules"],
             at_once
         ]));
-        if !row["responded_at"].is_null() {
+        if has(row, &["responded_at", "response_msg_id", "result", "error"]) {
             self.calls.add(&json!([
                 row["id"],
                 "answer",
@@ -198,7 +198,7 @@ impl Sums {
         if !row["cancelled_at"].is_null() {
             self.outcomes.add(&json!([row["id"], "cancelled", row["cancelled_at"]]));
         }
-        if !row["task_answer"].is_null() {
+        if has(row, &["task_answer", "task_msg_id", "task_result"]) {
             let (message, result) = (&row["task_msg_id"], &row["task_result"]);
             self.outcomes.add(&json!([row["id"], "task", row["task_answer"], message, result]));
         }
@@ -267,6 +267,11 @@ impl Sums {
     }
 }
 
+/// Whether any of these columns has a value: no journal makes a part of them.
+fn has(row: &Value, columns: &[&str]) -> bool {
+    columns.iter().any(|column| !row[*column].is_null())
+}
+
 /// A JSON column as it arrives from the auditor: read there as the store reads it, written, read again.
 fn as_read(text: Option<&String>) -> Value {
     let Some(text) = text else { return Value::Null };
@@ -322,12 +327,12 @@ pub fn session(
             }
         } else if let Some(sums) = &sums
             && !goes_on
-            && differing(row, sums, &made).is_some()
+            && differing(row, known.outcomes, sums, &made).is_some()
         {
             let beyond = beyond.get_or_insert(made);
             for folded in fold.next(entry) {
                 beyond.folded(&folded);
-                goes_on |= differing(row, sums, beyond).is_none();
+                goes_on |= differing(row, known.outcomes, sums, beyond).is_none();
             }
         }
     }
@@ -340,7 +345,7 @@ pub fn session(
         return Err(problem);
     }
     match sums {
-        Some(sums) if !goes_on => differing(row, &sums, &made).map_or(Ok(()), Err),
+        Some(sums) if !goes_on => differing(row, known.outcomes, &sums, &made).map_or(Ok(()), Err),
         _ => Ok(()),
     }
 }
@@ -351,13 +356,13 @@ fn open(path: &Path) -> io::Result<File> {
     dir.entry(&name)?.ok_or(io::ErrorKind::NotFound)?.read()
 }
 
-/// What of a session's rows is not what was made of its journal.
-fn differing(row: &Value, sums: &Sums, made: &Sums) -> Option<Problem> {
+/// What of a session's rows is not what was made of its journal. `outcomes`: the ledger says that they have them.
+fn differing(row: &Value, outcomes: bool, sums: &Sums, made: &Sums) -> Option<Problem> {
     if sums.messages != made.messages {
         Some(Problem::Rows("messages"))
     } else if sums.calls != made.calls {
         Some(Problem::Rows("tool calls"))
-    } else if row["outcomes"] == 1 && sums.outcomes != made.outcomes {
+    } else if (outcomes || row["outcomes"] == 1) && sums.outcomes != made.outcomes {
         // Calls of a session that began before there were columns for it have what they have.
         Some(Problem::Rows("outcomes of tool calls"))
     } else if !row["stderr_bytes"].is_null() && sums.stderr != made.stderr {
@@ -376,6 +381,8 @@ fn same_session(row: &Value, folded: &Row) -> Result<(), Problem> {
         Row::Session { started_at, .. } if row["started_at"] != rfc3339(*started_at) => {
             Err(Problem::Row("start"))
         }
+        Row::End { at, .. } if row["ended_at"] != rfc3339(*at) => Err(Problem::Row("end")),
+        Row::End { status, .. } if row["exit_status"] != json!(status) => Err(Problem::Row("exit status")),
         _ => Ok(()),
     }
 }
@@ -401,7 +408,7 @@ pub fn heads<'a>(
                 }
                 Of::Session(session) if present(session) => None,
                 Of::Session(session) => match ledger.and_then(|l| l.sessions.get(session)) {
-                    Some(Known { removed: Some(checkpoint), marks }) => {
+                    Some(Known { removed: Some(checkpoint), marks, .. }) => {
                         let differs = marks.get(&head.lines).is_some_and(|hash| *hash != head.hash);
                         (head.lines > checkpoint.last || differs)
                             .then_some(Problem::Checkpoint { lines: checkpoint.last, expected: head.lines })

@@ -24,6 +24,9 @@ pub enum Entry {
         head: String,
         /// The session had ended.
         ended: bool,
+        /// The database has the kind of each of its answers, from its first call on.
+        #[serde(default, skip_serializing_if = "is_not")]
+        outcomes: bool,
     },
     /// Retention removed a session: what is left of it.
     Removed(Checkpoint),
@@ -50,6 +53,12 @@ pub enum Entry {
 /// Whether nothing is counted. Folds from before rules were in ledgers have no such count, and their text is hashed.
 const fn is_zero(count: &u64) -> bool {
     *count == 0
+}
+
+/// Whether a mark is not set. Entries from before there was one have none, and their text is hashed.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+const fn is_not(mark: &bool) -> bool {
+    !*mark
 }
 
 /// One change of a rule: who, when, and the rule before and after.
@@ -165,6 +174,8 @@ pub struct Known {
     pub marks: BTreeMap<u64, String>,
     /// Retention removed it.
     pub removed: Option<Checkpoint>,
+    /// The database has the kind of each of its answers: one that is missing there was removed.
+    pub outcomes: bool,
 }
 
 /// A ledger that was read to its end.
@@ -201,8 +212,10 @@ impl Ledger {
             before = Some((row.seq, &row.hash));
             ledger.hashes.insert(row.seq, row.hash.clone());
             match serde_json::from_str(&row.entry).map_err(|_| Broken::Form(row.seq))? {
-                Entry::Reached { session, lines, head, .. } => {
-                    ledger.sessions.entry(session).or_default().marks.insert(lines, head);
+                Entry::Reached { session, lines, head, outcomes, .. } => {
+                    let known = ledger.sessions.entry(session).or_default();
+                    known.marks.insert(lines, head);
+                    known.outcomes |= outcomes;
                 }
                 Entry::Removed(checkpoint) => {
                     let known = ledger.sessions.entry(checkpoint.session.clone()).or_default();
@@ -292,7 +305,14 @@ mod tests {
     }
 
     fn reached(session: &str, lines: u64) -> Entry {
-        Entry::Reached { at: 1, session: session.into(), lines, head: format!("h{lines}"), ended: lines > 1 }
+        Entry::Reached {
+            at: 1,
+            session: session.into(),
+            lines,
+            head: format!("h{lines}"),
+            ended: lines > 1,
+            outcomes: lines == 1,
+        }
     }
 
     fn removed(session: &str) -> Entry {

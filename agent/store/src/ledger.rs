@@ -67,19 +67,19 @@ pub(crate) fn bytes(step: &Transaction<'_>, at: &Position<'_>) -> rusqlite::Resu
 /// Notes that a session's journal is about to be in the database up to a position: at its first rows and its last.
 pub(crate) fn reached(step: &Transaction<'_>, at: &Position<'_>, rows: &[Row]) -> rusqlite::Result<()> {
     let ended = rows.iter().any(|row| matches!(row, Row::End { .. }));
-    let lines: Option<i64> = step
-        .prepare_cached("SELECT journal_lines FROM sessions WHERE id = ?1")?
-        .query_row([at.session], |row| row.get(0))
+    let found: Option<(i64, Option<bool>)> = step
+        .prepare_cached("SELECT journal_lines, outcomes FROM sessions WHERE id = ?1")?
+        .query_row([at.session], |row| Ok((row.get(0)?, row.get(1)?)))
         .optional()?;
-    if lines.is_none_or(|lines| lines > 0 && !ended) {
-        return Ok(());
-    }
+    let Some((lines, outcomes)) = found.filter(|(lines, _)| *lines == 0 || ended) else { return Ok(()) };
     let entry = Entry::Reached {
         at: now_micros(),
         session: at.session.to_owned(),
         lines: at.lines,
         head: at.head.to_owned(),
         ended,
+        // Of the row only before anybody else could change it.
+        outcomes: lines == 0 && outcomes == Some(true),
     };
     append(step, at.uid, &entry)
 }
@@ -217,7 +217,7 @@ mod tests {
     use ringfence_session::ledger::{Checkpoint, Entry, Why};
 
     fn reached(session: String) -> Entry {
-        Entry::Reached { at: 1, session, lines: 1, head: "h".into(), ended: false }
+        Entry::Reached { at: 1, session, lines: 1, head: "h".into(), ended: false, outcomes: false }
     }
 
     fn removed(session: String) -> Entry {

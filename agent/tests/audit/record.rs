@@ -65,6 +65,10 @@ fn changed_rows_and_sessions_that_are_gone_are_found() {
         ("UPDATE tool_calls SET arguments = '{}' WHERE rowid = 1", "tool calls"),
         ("UPDATE tool_calls SET decision = 'approved' WHERE decision IS NOT NULL", "tool calls"),
         ("UPDATE tool_calls SET answer = 'tool_error' WHERE answer IS NOT NULL", "outcomes of tool calls"),
+        (
+            "UPDATE sessions SET outcomes = NULL; UPDATE tool_calls SET answer = NULL",
+            "outcomes of tool calls",
+        ),
         ("UPDATE tool_calls SET cancelled_at = requested_at WHERE rowid = 1", "outcomes of tool calls"),
         ("UPDATE tool_calls SET task_answer = 'error' WHERE rowid = 1", "outcomes of tool calls"),
         ("DELETE FROM calls_by_user WHERE id = (SELECT id FROM tool_calls WHERE rowid = 1)", "tool calls"),
@@ -74,6 +78,8 @@ fn changed_rows_and_sessions_that_are_gone_are_found() {
         ("UPDATE stderr SET text = 'all is well'", "lines of standard error"),
         ("DELETE FROM stderr", "lines of standard error"),
         ("UPDATE sessions SET server_name = 'other'", "another server"),
+        ("UPDATE sessions SET ended_at = started_at", "another end"),
+        ("UPDATE sessions SET exit_status = 99", "another exit status"),
         ("UPDATE ledger SET entry = replace(entry, '\"ended\":true', '\"ended\":false')", "does not follow"),
         ("DELETE FROM ledger WHERE seq = 1", "begins with entry 2"),
         ("DELETE FROM ledger", "the ledger does not name it"),
@@ -101,11 +107,6 @@ fn changed_rows_and_sessions_that_are_gone_are_found() {
     }
     // A session that began before standard error was kept here has none of it, and that is no change.
     home.sql("UPDATE sessions SET stderr_bytes = NULL, stderr_dropped = NULL; DELETE FROM stderr");
-    home.start(&[]);
-    home.is_whole(&[], "1 session whole");
-    home.stop();
-    // Nor is it one that calls of before have no kind of answer.
-    home.sql("UPDATE sessions SET outcomes = NULL; UPDATE tool_calls SET answer = NULL");
     home.start(&[]);
     home.is_whole(&[], "1 session whole");
     home.stop();

@@ -352,18 +352,14 @@ fn a_question_is_forgotten_when_its_session_s_link_ends_however_it_does() {
     }
 }
 
-/// What a verification says of the only session of a scene, whose ledger has these marks.
-fn verified(scene: &Scene, marks: &[(u64, &str)]) -> Result<(), verify::Problem> {
+/// What a verification says of the only session of a scene, of which its ledger holds this.
+fn verified(scene: &Scene, known: &Known) -> Result<(), verify::Problem> {
     let reader = SessionReader::open(&scene.folder.path().join("audit.db")).expect("opens");
     let table = |table: &str| reader.table(Viewer(UID), table, 0, 100, Shown::Parsed).expect("reads");
     let mut sums = verify::Sums::default();
     table("messages").iter().for_each(|row| sums.message(row));
     table("tool_calls").iter().for_each(|row| sums.call(row));
-    let known = Known {
-        marks: marks.iter().map(|(line, hash)| (*line, (*hash).to_owned())).collect(),
-        ..Known::default()
-    };
-    verify::session(&table("sessions")[0], Some(&known), &[], Some(sums))
+    verify::session(&table("sessions")[0], Some(known), &[], Some(sums))
 }
 
 /// A line that is no call.
@@ -406,10 +402,52 @@ fn a_call_that_is_cancelled_and_then_again_as_a_task_is_no_tampering() {
     let mut intake = scene.intake(&path);
     while intake.advance((&scene.writer, &|| true)).expect("taken in").more {}
     assert_eq!(scene.lines(), 6);
-    verified(&scene, &[]).expect("nobody changed it");
+    verified(&scene, &Known::default()).expect("nobody changed it");
     let database = Connection::open(scene.folder.path().join("audit.db")).expect("opens");
     database.execute("UPDATE tool_calls SET cancelled_at = requested_at", []).expect("changed");
-    assert!(matches!(verified(&scene, &[]), Err(verify::Problem::Rows(_))), "the control");
+    assert!(matches!(verified(&scene, &Known::default()), Err(verify::Problem::Rows(_))), "the control");
+}
+
+#[test]
+fn what_a_session_s_own_row_says_switches_no_check_off() {
+    let scene = Scene::new();
+    let end = Entry::End { at: 9_000_000, status: Some(3) };
+    let answer = line(2, Direction::ServerToClient, r#"{"jsonrpc":"2.0","id":0,"result":{}}"#);
+    let path = scene.journal(&[start(), calls(2, name), answer, end]);
+    let mut intake = scene.intake(&path);
+    while intake.advance((&scene.writer, &|| true)).expect("taken in").more {}
+    let database = Connection::open(scene.folder.path().join("audit.db")).expect("opens");
+    let entry: String =
+        database.query_row("SELECT entry FROM ledger WHERE seq = 1", [], |row| row.get(0)).expect("an entry");
+    assert!(entry.contains(r#""outcomes":true"#), "{entry}");
+    let before = Known::default();
+    let since = Known { outcomes: true, ..Known::default() };
+    verified(&scene, &since).expect("the control");
+    // A session from before there were these columns has nothing in them.
+    let undone =
+        "UPDATE sessions SET outcomes = 1; UPDATE tool_calls SET answer = 'answered' WHERE answer IS NULL
+                  AND responded_at IS NOT NULL";
+    let nothing = "UPDATE sessions SET outcomes = NULL; UPDATE tool_calls SET answer = NULL";
+    database.execute_batch(nothing).expect("changed");
+    verified(&scene, &before).expect("its ledger says nothing of them");
+    assert!(matches!(verified(&scene, &since), Err(verify::Problem::Rows("outcomes of tool calls"))));
+    database.execute_batch(undone).expect("changed");
+    for (change, undo) in [
+        ("tool_calls SET task_result = '{}'", "tool_calls SET task_result = NULL"),
+        ("tool_calls SET task_msg_id = 'x'", "tool_calls SET task_msg_id = NULL"),
+        (
+            "tool_calls SET result = '{}' WHERE responded_at IS NULL",
+            "tool_calls SET result = NULL WHERE responded_at IS NULL",
+        ),
+        ("sessions SET ended_at = started_at", "sessions SET ended_at = '1970-01-01T00:00:09.000000Z'"),
+        ("sessions SET exit_status = 0", "sessions SET exit_status = 3"),
+    ] {
+        verified(&scene, &since).expect("as it was");
+        assert!(database.execute(&format!("UPDATE {change}"), []).expect(change) > 0, "{change}");
+        verified(&scene, &since).expect_err(change);
+        database.execute(&format!("UPDATE {undo}"), []).expect(undo);
+    }
+    verified(&scene, &since).expect("as it was");
 }
 
 #[test]
@@ -421,7 +459,8 @@ fn rows_of_a_batch_that_is_not_written_to_its_end_are_no_tampering() {
     let mut intake = scene.intake(&path);
     while intake.advance((&scene.writer, &|| true)).expect("taken in").more {}
     let head = intake.position().head.to_owned();
-    let verified = || verified(&scene, &[(2, &head)]);
+    let known = Known { marks: [(2, head)].into(), ..Known::default() };
+    let verified = || verified(&scene, &known);
     verified().expect("the control");
     // A part of what comes next is written, and then no more.
     let next = calls(5, |n| name(100 + n));
