@@ -1,5 +1,7 @@
 //! `ringfence audit`: verifies the record of MCP sessions, and exports it.
 
+mod unvouched;
+
 use super::{
     exit::Exit,
     output::{counted, print},
@@ -16,7 +18,7 @@ use ringfence_session::{
     heads::{self, Head, Of},
     ledger::{self, Checkpoint, Known, Ledger},
 };
-use ringfence_wire::mcp::{COPYING, McpReply, McpRequest};
+use ringfence_wire::mcp::{McpReply, McpRequest};
 use serde_json::Value;
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -176,15 +178,7 @@ fn verify(places: &Places, heads: Option<&Path>) -> anyhow::Result<ExitCode> {
         }
     }
     let mut problems = problems.clone();
-    each_row(places, "unvouched", |row| {
-        let [kind, id, how] = ["kind", "id", "how"].map(|key| text(row, key));
-        problems.push(if how == COPYING {
-            "intents and rules cannot be compared yet: the auditor still makes copies of those from before it made any; verify again in a few minutes".to_owned()
-        } else {
-            format!("{kind} {id}: its row in the database was {how}, and not by the auditor")
-        });
-        Ok(())
-    })?;
+    problems.extend(unvouched::problems(|each| each_row(places, "unvouched", each)));
     let named = ledgers.values().flat_map(|ledger| &ledger.sessions);
     let gone = named.filter(|(session, known)| known.removed.is_none() && !after.contains_key(*session));
     suspects.extend(gone.map(|(session, _)| (session.clone(), verify::Problem::Gone)));

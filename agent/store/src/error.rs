@@ -64,6 +64,9 @@ pub enum Error {
         /// The user.
         uid: u32,
     },
+    /// A table that is not shown, or not known to this version.
+    #[error("this version has no table of that name to show")]
+    NoTable,
     /// A statement failed.
     #[error("the audit database cannot {what}")]
     Sql {

@@ -19,32 +19,47 @@ struct Vouched {
     table: &'static str,
     /// What tells a row from others.
     key: &'static str,
+    /// How a row `t` is found, by an index, from the id of a copy `v`: as far as the index goes.
+    by_key: &'static str,
     /// Whose it is; 0: root's, or everybody's.
     uid: &'static str,
 }
+
+/// Most of an id that is told, characters: who writes to the database chooses how long it is.
+const MOST_ID: u32 = 200;
 
 const ALL: [Vouched; 4] = [
     Vouched {
         kind: "intent",
         table: "intent_contexts",
         key: "$.id",
+        by_key: "t.id = v.id",
         uid: "coalesce((SELECT s.uid FROM sessions s WHERE s.id = $.session_id), 0)",
     },
     Vouched {
         kind: "link",
         table: "intent_tool_calls",
         key: "$.intent_id || ' ' || $.tool_call_id",
+        // No id of the auditor's has a blank.
+        by_key: "t.intent_id = substr(v.id, 1, instr(v.id, ' ') - 1)",
         uid: "coalesce((SELECT s.uid FROM tool_calls c JOIN sessions s ON s.id = c.session_id WHERE c.id = $.tool_call_id), 0)",
     },
-    Vouched { kind: "rule", table: "policy_rules", key: "$.id", uid: "$.uid" },
-    Vouched { kind: "rule file", table: "rule_files", key: "$.uid || ' ' || $.path", uid: "$.uid" },
+    Vouched { kind: "rule", table: "policy_rules", key: "$.id", by_key: "t.id = v.id", uid: "$.uid" },
+    Vouched {
+        kind: "rule file",
+        table: "rule_files",
+        key: "$.uid || ' ' || $.path",
+        by_key: "t.uid = CAST(substr(v.id, 1, instr(v.id, ' ') - 1) AS INTEGER)",
+        uid: "$.uid",
+    },
 ];
 
 /// Rows of before that one transaction copies.
 const AT_ONCE: i64 = 2000;
 
 /// Migration 30. A row of no kind and no id says that every row of before has its copy. Until then one for each kind, with that
-/// as its id, says up to which row number it is copied, and up to which there are rows of before.
+/// as its id, says up to which row number it is copied, and up to which there are rows of before. The rows have
+/// numbers, for pages of them.
 pub(crate) const MIGRATION: &str = "
     CREATE TABLE vouched (
         kind    TEXT NOT NULL,
@@ -52,7 +67,7 @@ pub(crate) const MIGRATION: &str = "
         uid     INTEGER NOT NULL,
         content TEXT NOT NULL,
         PRIMARY KEY (kind, id)
-    ) WITHOUT ROWID;
+    );
 ";
 
 /// Whether every row of before has its copy.
@@ -185,21 +200,43 @@ impl Vouched {
         Ok(format!("'{}', {}, {}, {content}", self.kind, self.key_of(row), self.uid_of(row)))
     }
 
-    /// Rows that are not what the auditor wrote, as a query: kind, id, what was done, whose.
-    fn differing(&self, connection: &Connection) -> rusqlite::Result<String> {
+    /// Its rows with numbers from `?2` to `?4`, up to `?3` of them, that user `?1` is shown, as a query: the row's number, its id, and what was
+    /// done to it, or NULL if it is what the auditor wrote. Rows of others are left out before any of their text is read.
+    fn compared(&self, connection: &Connection) -> rusqlite::Result<String> {
         let Self { kind, table, .. } = self;
         let (key, uid, content) = (self.key_of("t"), self.uid_of("t"), self.content(connection, "t")?);
+        let shown = self.shown(&uid);
         Ok(format!(
-            "SELECT '{kind}' AS kind, {key} AS id, iif(v.content IS NULL, 'added', 'changed') AS how, {uid} AS uid
-             FROM {table} t LEFT JOIN vouched v ON v.kind = '{kind}' AND v.id = {key} WHERE v.content IS NOT {content}
-             UNION ALL SELECT v.kind, v.id, 'removed', v.uid FROM vouched v
-             WHERE v.kind = '{kind}' AND v.id NOT IN (SELECT {key} FROM {table} t WHERE {key} IS NOT NULL)"
+            "SELECT t._at, substr({key}, 1, {MOST_ID}),
+                 CASE WHEN v.content IS NULL THEN 'added' WHEN v.content IS NOT {content} THEN 'changed' END
+             FROM (SELECT t.rowid AS _at, t.* FROM {table} t WHERE t.rowid BETWEEN ?2 AND ?4 AND {shown} ORDER BY t.rowid LIMIT ?3) t
+             LEFT JOIN vouched v ON v.kind = '{kind}' AND v.id = {key} ORDER BY t._at"
         ))
+    }
+
+    /// The same of copies whose row is gone.
+    fn copies(&self) -> String {
+        let Self { kind, table, .. } = self;
+        let (key, shown) = (self.key_of("t"), self.shown("v.uid"));
+        let own_key = self.by_key;
+        format!(
+            "SELECT v._at, substr(v.id, 1, {MOST_ID}),
+                 iif(EXISTS (SELECT 1 FROM {table} t WHERE {own_key} AND {key} = v.id), NULL, 'removed')
+             FROM (SELECT v.rowid AS _at, v.id FROM vouched v WHERE v.rowid BETWEEN ?2 AND ?4 AND +v.kind = '{kind}' AND {shown}
+                 ORDER BY v.rowid LIMIT ?3) v ORDER BY v._at"
+        )
+    }
+
+    /// Whether user `?1` is shown a row of this user. Root's rules bind everybody.
+    fn shown(&self, uid: &str) -> String {
+        let all = if self.kind == "rule" { format!(" OR {uid} = 0") } else { String::new() };
+        format!("(?1 = 0 OR {uid} = ?1{all})")
     }
 }
 
-/// The same of all kinds.
-pub(crate) fn differing(connection: &Connection) -> rusqlite::Result<String> {
-    let each: Result<Vec<String>, _> = ALL.iter().map(|of| of.differing(connection)).collect();
-    Ok(each?.join(" UNION ALL "))
+/// Queries that compare everything, one after another: what their rows are called, and the text.
+pub(crate) fn comparisons(connection: &Connection) -> rusqlite::Result<Vec<(&'static str, String)>> {
+    let rows = ALL.iter().map(|of| Ok((of.kind, of.compared(connection)?)));
+    let copies = ALL.iter().map(|of| Ok((of.kind, of.copies())));
+    rows.chain(copies).collect()
 }

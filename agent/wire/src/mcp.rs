@@ -86,9 +86,11 @@ pub enum McpRequest {
         limit: u32,
     },
     /// Rows of a whole table in the order they came, each with its number as `_rowid`; calls and sessions carry their
-    /// `uid` and calls their server's name. [`McpReply::Rows`]; no rows: the end.
+    /// `uid` and calls their server's name. [`McpReply::Rows`]; no rows: the end. A name that is not known is refused.
     Table {
-        /// `sessions`, `messages`, `tool_calls`, `intent_contexts`, `intent_tool_calls`, `policy_rules`, `stderr` or `ledger`.
+        /// `sessions`, `messages`, `tool_calls`, `intent_contexts`, `intent_tool_calls`, `policy_rules`, `stderr` or `ledger`; or
+        /// `unvouched`: rows that somebody else than the auditor wrote, of which a page may have none, and whose last page
+        /// ends with a row that has `end`.
         table: String,
         /// Only rows with a higher number.
         after: i64,

@@ -113,6 +113,8 @@ fn lists_of_one_user_and_of_root_agree() {
     // What the index lacks, and nothing else, is said to be in no list.
     writer.connection().execute_batch("DELETE FROM calls_by_user WHERE id = '1001-2-3'").expect("removes");
     let calls = reader.table(Viewer(0), "tool_calls", 0, 100, Shown::Parsed).expect("reads");
+    // One that is not known does not look like one without rows.
+    reader.table(Viewer(0), "another", 0, 100, Shown::Parsed).expect_err("no such table");
     let unlisted: Vec<&Value> =
         calls.iter().filter(|row| row["_listed"] == 0).map(|row| &row["id"]).collect();
     assert_eq!((calls.len(), unlisted), (41, vec![&Value::from("1001-2-3")]));
