@@ -12,6 +12,7 @@
 use crate::message::raw;
 use ringfence_policy::agents::config::ProviderKind;
 use serde_json::{Map, Value, json, value::RawValue};
+use std::collections::BTreeSet;
 
 /// Keywords that join schemas.
 const COMBINATORS: [&str; 3] = ["allOf", "anyOf", "oneOf"];
@@ -61,6 +62,11 @@ const ONE: [&str; 15] = [
 const NAMED: [&str; 5] = ["$defs", "definitions", "dependentSchemas", "patternProperties", "properties"];
 /// Most schemas that are joined into one.
 const MAX_BRANCHES: usize = 64;
+/// Longest schema of one tool, as it is given or sent, bytes: all of them are read at every change of a server's tools, by a
+/// thread that everything else of the worker's waits for.
+const MAX_SCHEMA: usize = 64 << 10;
+/// Most of a name that a server chose in a line of the log, characters.
+pub(crate) const MAX_SHOWN: usize = 64;
 /// Longest name of a property that Anthropic takes, in characters.
 const MAX_PROPERTY: usize = 64;
 
@@ -69,6 +75,7 @@ const MAX_PROPERTY: usize = 64;
 /// # Errors
 /// No schema that this provider takes comes near it; in words, for a log.
 pub fn accepted(kind: ProviderKind, schema: &RawValue) -> Result<Option<Box<RawValue>>, String> {
+    short(schema)?;
     let given: Value = serde_json::from_str(schema.get()).map_err(|error| error.to_string())?;
     let mut whole = given.clone();
     let Value::Object(top) = &mut whole else { return Err("its schema is no JSON object".to_owned()) };
@@ -92,7 +99,22 @@ pub fn accepted(kind: ProviderKind, schema: &RawValue) -> Result<Option<Box<RawV
         }
     }
     below(kind, top);
-    Ok((whole != given).then(|| raw(&whole)))
+    let sent = (whole != given).then(|| raw(&whole));
+    sent.as_deref().map_or(Ok(()), short)?;
+    Ok(sent)
+}
+
+/// Whether a schema is short enough to be looked into, and to be sent.
+fn short(schema: &RawValue) -> Result<(), String> {
+    match schema.get().len() {
+        0..=MAX_SCHEMA => Ok(()),
+        long => Err(format!("its schema has {long} bytes, and more than {MAX_SCHEMA} are not taken")),
+    }
+}
+
+/// As much of a name that a server chose as the log shows.
+pub(crate) fn shown(name: &str) -> String {
+    name.chars().take(MAX_SHOWN).collect()
 }
 
 /// Says at the top that arguments are an object.
@@ -126,8 +148,16 @@ fn flatten(top: &mut Map<String, Value>, refused: &[&str]) -> Result<(), String>
     if branches.len() > MAX_BRANCHES {
         return Err(format!("its schema joins more than {MAX_BRANCHES} others"));
     }
+    let listed =
+        top.get("required").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str);
+    let mut required: BTreeSet<String> = listed.map(str::to_owned).collect();
+    let mut taken = BTreeSet::new();
     for (always, branch) in &branches {
         let branch = target(&whole, branch);
+        // Sixty-four of them may refer to one that is large.
+        if !taken.insert((always, std::ptr::from_ref(branch))) {
+            continue;
+        }
         if let Some(more) = branch.get("properties").and_then(Value::as_object) {
             let properties = top.entry("properties").or_insert_with(|| json!({}));
             if let Value::Object(properties) = properties {
@@ -137,11 +167,10 @@ fn flatten(top: &mut Map<String, Value>, refused: &[&str]) -> Result<(), String>
             }
         }
         if let (true, Some(more)) = (always, branch.get("required").and_then(Value::as_array)) {
-            let required = top.entry("required").or_insert_with(|| json!([]));
-            if let Value::Array(required) = required {
-                required.extend(more.iter().cloned());
-                let mut seen = std::collections::BTreeSet::new();
-                required.retain(|name| name.as_str().is_some_and(|name| seen.insert(name.to_owned())));
+            if let Value::Array(all) = top.entry("required").or_insert_with(|| json!([])) {
+                let new =
+                    more.iter().filter(|name| name.as_str().is_some_and(|n| required.insert(n.to_owned())));
+                all.extend(new.cloned());
             }
         }
     }
@@ -163,7 +192,7 @@ fn names(top: &Map<String, Value>) -> Result<(), String> {
     let properties = top.get("properties").and_then(Value::as_object);
     match properties.and_then(|properties| properties.keys().find(|name| !fits(name))) {
         None => Ok(()),
-        Some(name) => Err(format!("the provider does not take the name of its argument {name:?}")),
+        Some(name) => Err(format!("the provider does not take the name of its argument {:?}", shown(name))),
     }
 }
 
@@ -208,7 +237,8 @@ fn reduce(schema: &mut Map<String, Value>) {
     // Of one schema, which is how generators put a description beside a reference.
     if let Some(Value::Array(all)) = schema.remove("allOf") {
         for branch in all {
-            for (keyword, value) in branch.as_object().cloned().unwrap_or_default() {
+            let Value::Object(branch) = branch else { continue };
+            for (keyword, value) in branch {
                 schema.entry(keyword).or_insert(value);
             }
         }
@@ -336,6 +366,58 @@ mod tests {
         if let Ok(deep) = deep {
             accepted(OpenAi, &deep).unwrap_err();
         }
+    }
+
+    #[test]
+    fn one_schema_is_taken_once_however_many_refer_to_it() {
+        let names: Vec<String> = (0..40).map(|n| format!("p{n}")).collect();
+        let properties: Map<String, Value> =
+            names.iter().map(|name| (name.clone(), json!({ "type": "string" }))).collect();
+        let big = json!({ "properties": properties, "required": names });
+        let refers = json!({ "$ref": "#/$defs/big" });
+        let schema = json!({
+            "anyOf": vec![refers.clone(); 20], "allOf": vec![refers.clone(); 20], "oneOf": vec![refers; 20],
+            "required": ["p7"], "$defs": { "big": big },
+        });
+        for kind in [Anthropic, OpenAi] {
+            let sent = sent(kind, &schema);
+            assert_eq!(sent["properties"].as_object().unwrap().len(), 40, "{sent}");
+            let required: Vec<&str> =
+                sent["required"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
+            assert_eq!((required.len(), required[0]), (40, "p7"), "each of them once: {required:?}");
+        }
+    }
+
+    #[test]
+    fn a_long_schema_is_left_out_as_it_is_given_and_as_it_would_be_sent() {
+        let described = |long: usize| {
+            raw(&json!({ "type": "object", "properties": {}, "description": "x".repeat(long) }))
+        };
+        let around = described(0).get().len();
+        for kind in [Anthropic, OpenAi, Gemini] {
+            assert!(accepted(kind, &described(MAX_SCHEMA - around)).unwrap().is_none(), "the control");
+            let why = accepted(kind, &described(MAX_SCHEMA - around + 1)).unwrap_err();
+            assert!(why.contains("65537 bytes"), "{why}");
+        }
+        // Each refers to a part of the one before: together they are many times as long.
+        let (mut whole, mut at, mut refer) =
+            (json!({ "description": "x".repeat(30_000) }), String::from("#/$defs/p"), Vec::new());
+        for depth in 0..20 {
+            whole = json!({ "properties": { format!("p{depth}"): whole } });
+        }
+        for depth in (0..20).rev() {
+            refer.push(json!({ "$ref": at }));
+            at += &format!("/properties/p{depth}");
+        }
+        let schema = raw(&json!({ "type": "object", "anyOf": refer, "$defs": { "p": whole } }));
+        assert!(schema.get().len() < MAX_SCHEMA);
+        assert!(accepted(Anthropic, &schema).unwrap_err().contains("are not taken"));
+        assert!(
+            accepted(Anthropic, &raw(&json!({ "type": "object", "properties": { "y".repeat(9999): {} } })))
+                .unwrap_err()
+                .len()
+                < 200
+        );
     }
 
     proptest::proptest! {

@@ -48,7 +48,7 @@ pub(super) fn fitted(kind: ProviderKind, remote: RemoteTool) -> Option<RemoteToo
             Some(RemoteTool { server, tool: Arc::new(Tool { parameters, ..Tool::clone(&tool) }) })
         }
         Err(why) => {
-            tracing::warn!("[mcp.{server}]: the tool {:?} is left out: {why}", tool.name);
+            tracing::warn!("[mcp.{server}]: the tool {:?} is left out: {why}", schema::shown(&tool.name));
             None
         }
     }
