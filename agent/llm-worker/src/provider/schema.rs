@@ -7,7 +7,11 @@
 //! | OpenAI | `type: object` and `properties` at the top, and no `oneOf`, `anyOf`, `allOf`, `enum` or `not` there; `items` with every array |
 //! | Gemini | `type: object` at the top, and only the keywords of [`GEMINI`], which the reference of `responseJsonSchema` lists |
 //!
+//! All of them refuse what is no JSON Schema, which is looked for in the keywords that tools have ([`structure`]).
+//!
 //! A rewritten schema may admit arguments that the tool's own does not: that one still judges the call.
+
+mod structure;
 
 use crate::message::raw;
 use ringfence_policy::agents::config::ProviderKind;
@@ -79,6 +83,7 @@ pub fn accepted(kind: ProviderKind, schema: &RawValue) -> Result<Option<Box<RawV
     let given: Value = serde_json::from_str(schema.get()).map_err(|error| error.to_string())?;
     let mut whole = given.clone();
     let Value::Object(top) = &mut whole else { return Err("its schema is no JSON object".to_owned()) };
+    structure::check(&given)?;
     object(top)?;
     let refused: &[&str] = match kind {
         ProviderKind::Anthropic => &COMBINATORS,
@@ -99,6 +104,8 @@ pub fn accepted(kind: ProviderKind, schema: &RawValue) -> Result<Option<Box<RawV
         }
     }
     below(kind, top);
+    // What was taken from the top may be what something below refers to.
+    structure::check(&whole)?;
     let sent = (whole != given).then(|| raw(&whole));
     sent.as_deref().map_or(Ok(()), short)?;
     Ok(sent)
@@ -179,8 +186,8 @@ fn flatten(top: &mut Map<String, Value>, refused: &[&str]) -> Result<(), String>
 
 /// What a schema refers to within the `whole`, one step far; itself, if it does not.
 fn target<'a>(whole: &'a Value, schema: &'a Value) -> &'a Value {
-    let at = schema.get("$ref").and_then(Value::as_str).and_then(|at| at.strip_prefix('#'));
-    at.and_then(|at| whole.pointer(at)).unwrap_or(schema)
+    let at = schema.get("$ref").and_then(Value::as_str);
+    at.and_then(|at| structure::referred(whole, at)).unwrap_or(schema)
 }
 
 /// Anthropic's rule for the names of properties.
