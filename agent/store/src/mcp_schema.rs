@@ -177,3 +177,18 @@ pub(crate) const RULES: &str = "
     UPDATE policy_rules SET position = (SELECT count(*) FROM policy_rules p WHERE p.uid = policy_rules.uid
         AND (p.created_at, p.id) <= (policy_rules.created_at, policy_rules.id));
 ";
+
+/// Migration 33: how often verdicts name each rule. It looks at no calls of before: a database may have very many, and everybody would wait.
+pub(crate) const HITS: &str = "
+    CREATE TABLE rule_hits (
+        uid   INTEGER NOT NULL,     -- the sessions'
+        name  TEXT NOT NULL,
+        owner INTEGER NOT NULL,     -- the user whose id that was then: what the bound is about
+        hits  INTEGER NOT NULL,
+        last  TIMESTAMP NOT NULL,   -- when the last such call was asked for
+        PRIMARY KEY (uid, name)
+    ) WITHOUT ROWID;
+    CREATE INDEX rule_hits_by_name ON rule_hits (name);
+    CREATE INDEX rule_hits_by_owner ON rule_hits (owner, last);
+    CREATE INDEX policy_rules_by_name ON policy_rules (name);
+";

@@ -10,21 +10,6 @@ use ringfence_session::rules;
 use rusqlite::{Transaction, params};
 use std::sync::LazyLock;
 
-/// Migration 33. It looks at no calls of before: a database may have very many, and everybody would wait.
-pub(crate) const MIGRATION: &str = "
-    CREATE TABLE rule_hits (
-        uid   INTEGER NOT NULL,     -- the sessions'
-        name  TEXT NOT NULL,
-        owner INTEGER NOT NULL,     -- the user whose id that was then: what the bound is about
-        hits  INTEGER NOT NULL,
-        last  TIMESTAMP NOT NULL,   -- when the last such call was asked for
-        PRIMARY KEY (uid, name)
-    ) WITHOUT ROWID;
-    CREATE INDEX rule_hits_by_name ON rule_hits (name);
-    CREATE INDEX rule_hits_by_owner ON rule_hits (owner, last);
-    CREATE INDEX policy_rules_by_name ON policy_rules (name);
-";
-
 /// Most names of one user, subordinate ids included: as many rules of the database as can bind a session, and some of files.
 pub(crate) const MOST: usize = 512;
 /// Most names of one call that count.

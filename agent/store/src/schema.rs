@@ -400,5 +400,5 @@ pub(crate) const MIGRATIONS: &[&str] = &[
     // 32: rules that can be changed.
     super::mcp_schema::RULES,
     // 33: how often verdicts named each rule, and when last, from this migration on.
-    super::rule_hits::MIGRATION,
+    super::mcp_schema::HITS,
 ];
