@@ -32,7 +32,7 @@ const SUGGESTED_NAME: usize = 60;
 /// [`ringfence_wire::mcp::MAX_STORED_RULES`] it bounds how long that is.
 const LONGEST_TEXT: usize = 1000;
 
-/// Why a rule was not changed.
+/// Why a rule was not changed, or what is amiss although it was.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NotChanged {
     /// No rule can be like that.
@@ -44,8 +44,18 @@ pub(crate) enum NotChanged {
     /// The store.
     #[error(transparent)]
     Store(#[from] store::Error),
+    /// It was changed.
+    #[error("the change is stored, {but}")]
+    Stored {
+        /// What could not be done then.
+        but: &'static str,
+        /// Why.
+        source: store::Error,
+    },
 }
 
+/// What is said where sessions do not have a change yet.
+const NOT_IN_FORCE: &str = "but not yet in force in every session that runs: it is sent again until it is";
 /// Why a change was refused, for a person.
 fn why(refused: &Changed) -> String {
     match refused {
@@ -220,12 +230,13 @@ impl Sessions {
         let mut writer = self.writer.lock_in(lane);
         let changed = writer.change_rule(viewer, change, (by, agreed), clock::now_micros())?;
         drop(writer);
+        // Also where nothing had to be changed: whoever asks again may do so because sessions did not have it.
         let id = match changed {
-            Changed::Done { id, uid } => {
-                self.send_rules(uid)?;
+            Changed::Done { id, uid } | Changed::Same { id, uid } => {
+                let sent = self.send_rules(uid);
+                sent.map_err(|source| NotChanged::Stored { but: NOT_IN_FORCE, source })?;
                 id
             }
-            Changed::Same { id, .. } => id,
             refused => return Err(NotChanged::Refused(refused)),
         };
         let rows = self.readers.ask(|reader| of_database(reader, viewer))?;

@@ -4,33 +4,59 @@ use super::{
     link::{self, Link},
     sessions::{Linked, Sessions},
 };
+use crate::shared::lock;
 use ringfence_base::{clock, quota::Lane};
 use ringfence_store::{self as store, Compared, SessionReader, Viewer};
 use ringfence_wire::mcp::{RuleFile, SessionOrder};
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, mem};
 
 /// How often a rule file is compared anew because the one in force is another by then.
 const COMPARED: usize = 8;
 
 impl Sessions {
-    /// Puts the rules that the database has now in force in every session of a user that is linked; root's bind all.
+    /// Puts the rules that the database has now in force in every session of a user that is linked; root's bind all. What cannot
+    /// be read for one of them is sent by [`Self::send_unsent`] later, and keeps no other from its rules.
     ///
     /// # Errors
-    /// Those of the store.
+    /// The first of the store's.
     pub(crate) fn send_rules(&self, uid: u32) -> Result<(), store::Error> {
-        let reader = SessionReader::open(&self.db)?;
+        let reader = SessionReader::open(&self.db).inspect_err(|_| {
+            lock(&self.unsent_rules).insert(uid);
+        })?;
         let uids: BTreeSet<u32> = self.linked_of(uid).iter().map(|linked| linked.uid).collect();
+        let mut outcome = Ok(());
         for uid in uids {
-            let _alone = self.sending_rules.wait(uid, || true);
-            let Ok(frame) = link::frame(&SessionOrder::Rules { rules: reader.stored_rules(uid)? }) else {
-                continue;
-            };
-            for linked in self.linked_to(uid) {
-                // A link that is broken is made again, and welcomed with the rules.
-                let _ = linked.link.keep(&frame).and_then(|()| linked.link.flush());
+            if let Err(error) = self.send_rules_to(uid, &reader) {
+                lock(&self.unsent_rules).insert(uid);
+                outcome = outcome.and(Err(error));
             }
         }
+        outcome
+    }
+
+    fn send_rules_to(&self, uid: u32, reader: &SessionReader) -> Result<(), store::Error> {
+        let _alone = self.sending_rules.wait(uid, || true);
+        let Ok(frame) = link::frame(&SessionOrder::Rules { rules: reader.stored_rules(uid)? }) else {
+            return Ok(());
+        };
+        for linked in self.linked_to(uid) {
+            // A link that is broken is made again, and welcomed with the rules.
+            let _ = linked.link.keep(&frame).and_then(|()| linked.link.flush());
+        }
         Ok(())
+    }
+
+    /// Sends rules that could not be sent.
+    ///
+    /// # Errors
+    /// The first of the store's: what still cannot be sent waits for the next time.
+    pub(crate) fn send_unsent(&self) -> Result<(), store::Error> {
+        let unsent = mem::take(&mut *lock(&self.unsent_rules));
+        let mut outcome = Ok(());
+        for uid in unsent {
+            outcome = outcome.and(self.send_rules(uid));
+        }
+        outcome
     }
 
     /// Takes a rule file that a session offers and answers its link; whether it waits for a confirmation. `None`: whoever offers

@@ -23,7 +23,7 @@ use ringfence_session::rows::ingest::Row;
 use ringfence_store::{SessionReaders, SessionWriter, Viewer};
 use ringfence_wire::message::McpStatus;
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
     fs::File,
     os::unix::net::UnixStream,
     path::PathBuf,
@@ -137,6 +137,8 @@ pub struct Sessions {
     watchers: Watchers,
     /// One thread at a time sends a user's links the rules of the database: the last to read them is the last to send them.
     pub(super) sending_rules: Lanes,
+    /// Users whose sessions could not be sent them, because they could not be read; 0: everybody's.
+    pub(super) unsent_rules: Mutex<BTreeSet<u32>>,
 }
 
 /// A user's token of the dashboard.
@@ -191,6 +193,7 @@ impl Sessions {
             metrics: Metrics::default(),
             watchers: Watchers::default(),
             sending_rules: Lanes::new(Owners::default()),
+            unsent_rules: Mutex::default(),
         }
     }
 

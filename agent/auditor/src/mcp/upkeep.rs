@@ -76,6 +76,7 @@ impl Upkeep {
         if due(self.published, PUBLISH_EVERY) {
             self.published = Some(now);
             self.sessions.log_refusals(now, false);
+            self.run(|upkeep| upkeep.sessions.send_unsent());
             self.run(Self::publish);
         }
         if due(Some(self.published_running), HEADS_EVERY) {

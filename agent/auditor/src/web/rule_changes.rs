@@ -17,6 +17,7 @@ use axum::{
     },
     http::StatusCode,
 };
+use ringfence_base::error::chain;
 use ringfence_store::{self as store, Changed, Viewer};
 use ringfence_wire::mcp::RuleChange;
 use serde::Deserialize;
@@ -74,6 +75,10 @@ impl From<NotChanged> for Refusal {
             NotChanged::Store(_) => {
                 let NotChanged::Store(error) = why else { return unprocessable("it cannot be changed") };
                 return error.into();
+            }
+            NotChanged::Stored { .. } => {
+                let text = format!("{}.", sentence(&chain(&why)));
+                return Self::new(StatusCode::SERVICE_UNAVAILABLE, text);
             }
             NotChanged::Invalid(_) | NotChanged::Refused(Changed::Renamed | Changed::TooManyPatterns(_)) => {
                 StatusCode::UNPROCESSABLE_ENTITY

@@ -19,7 +19,9 @@ use ringfence_session::{
 };
 use ringfence_wire::{
     audit::{FromCore, PeerFacts, PeerQuestion},
-    mcp::{MAX_UPDATE, RuleFile, SessionOrder, SessionUpdate, WaitingCall},
+    mcp::{
+        Conditions, MAX_UPDATE, RuleChange, RuleFile, SessionOrder, SessionUpdate, StoredRule, WaitingCall,
+    },
     message::Reply,
     packets::Packets,
 };
@@ -265,6 +267,50 @@ fn what_is_in_force_is_told_once_for_all_links_and_behind_what_was_answered_befo
         let wanted = [answer, (None, LOOSE, false)];
         assert_eq!(texts.collect::<Vec<_>>(), wanted[usize::from(number > 0)..]);
     }
+}
+
+#[test]
+fn rules_that_cannot_be_read_keep_nobody_else_from_theirs_and_are_sent_later() {
+    let (folder, sessions) = sessions();
+    let rule = |name: &str| StoredRule {
+        name: name.into(),
+        description: String::new(),
+        conditions: Conditions::default(),
+        action: "flag".into(),
+    };
+    let change = |viewer: u32, change: &RuleChange| {
+        let lane = sessions.writer.wait(viewer, || true).expect("the lane");
+        sessions.change_rule(Viewer(viewer), change, ("a test", true), lane)
+    };
+    change(5, &RuleChange::Add { rule: rule("mine") }).expect("added");
+    let (first, _) = linked(&sessions, "first", 5);
+    let (second, _) = linked(&sessions, "second", 6);
+    let told = || [first.kept().len(), second.kept().len()];
+    let database = rusqlite::Connection::open(folder.path().join("audit.db")).expect("opens");
+    let describe = |as_what: &str| {
+        let text = format!("UPDATE policy_rules SET description = CAST('d' AS {as_what}) WHERE uid = 5");
+        database.execute_batch(&text).expect("changed");
+    };
+    describe("BLOB");
+    let Err(error) = change(0, &RuleChange::Add { rule: rule("of_everybody") }) else {
+        panic!("one of them cannot be told");
+    };
+    let said = chain(&error);
+    assert!(said.starts_with("the change is stored, but not yet in force"), "{said}");
+    assert_eq!(told(), [0, 1], "the other one has it");
+    assert!(sessions.send_unsent().is_err(), "it is tried again, and fails again");
+    describe("TEXT");
+    sessions.send_unsent().expect("sent");
+    assert_eq!(told(), [1, 1]);
+    sessions.send_unsent().expect("nothing is left");
+    assert_eq!(told(), [1, 1]);
+
+    // Whoever asks for what is so already has it sent.
+    let id: String = database
+        .query_row("SELECT id FROM policy_rules WHERE uid = 0", [], |row| row.get(0))
+        .expect("a rule");
+    change(0, &RuleChange::Switch { id, version: 1, enabled: true }).expect("it is on");
+    assert_eq!(told(), [2, 2]);
 }
 
 #[test]
