@@ -10,6 +10,15 @@ use std::collections::HashMap;
 /// Names whose hits are read at once, the last named first: more than are kept of one user.
 const MOST_NAMES: u32 = 2000;
 
+/// Rows of rules as [`SessionReader::rules`] has them, those of the viewer `?1`.
+const ROWS: &str =
+    "SELECT r.*, row_number() OVER (PARTITION BY uid ORDER BY position, created_at, id) AS place,
+         coalesce((SELECT sum(hits) FROM rule_hits h WHERE h.name = r.name AND (?1 = 0 OR h.uid = ?1)
+             AND (r.uid = 0 OR h.uid = r.uid)), 0) AS hits,
+         (SELECT max(last) FROM rule_hits h WHERE h.name = r.name AND (?1 = 0 OR h.uid = ?1)
+             AND (r.uid = 0 OR h.uid = r.uid)) AS last_hit
+     FROM policy_rules r WHERE (?1 = 0 OR uid IN (0, ?1))";
+
 /// A rule of the database, and whose sessions it binds: everybody's for 0.
 #[derive(Debug, Clone)]
 pub(crate) struct Owned {
@@ -62,14 +71,19 @@ impl SessionReader {
     /// # Errors
     /// [`Error::Sql`].
     pub fn rules(&self, viewer: Viewer) -> Result<Vec<Value>, Error> {
-        let text =
-            "SELECT r.*, row_number() OVER (PARTITION BY uid ORDER BY position, created_at, id) AS place,
-                 coalesce((SELECT sum(hits) FROM rule_hits h WHERE h.name = r.name AND (?1 = 0 OR h.uid = ?1)
-                     AND (r.uid = 0 OR h.uid = r.uid)), 0) AS hits,
-                 (SELECT max(last) FROM rule_hits h WHERE h.name = r.name AND (?1 = 0 OR h.uid = ?1)
-                     AND (r.uid = 0 OR h.uid = r.uid)) AS last_hit
-             FROM policy_rules r WHERE ?1 = 0 OR uid IN (0, ?1) ORDER BY uid, place LIMIT 1000";
-        self.rows(text, &[&viewer.0])
+        self.rows(&format!("{ROWS} ORDER BY uid, place LIMIT 1000"), &[&viewer.0])
+    }
+
+    /// The same of one rule, however many there are.
+    ///
+    /// # Errors
+    /// [`Error::Sql`].
+    pub fn rule(&self, viewer: Viewer, id: &str) -> Result<Option<Value>, Error> {
+        // Of its owner's all: a rule's place is among those.
+        let text = format!(
+            "SELECT * FROM ({ROWS} AND uid = (SELECT uid FROM policy_rules WHERE id = ?2)) WHERE id = ?2"
+        );
+        self.rows(&text, &[&viewer.0, &id]).map(|mut rows| rows.pop())
     }
 
     /// The rule of that id that binds the viewer's sessions; for root, of any.
@@ -124,6 +138,19 @@ mod tests {
         assert_eq!(writer.add_rule(5, &rules[0], 9).expect("asked"), None, "there is one of that name");
         let reader = SessionReader::open(&path).expect("opens");
         assert_eq!(reader.stored_rules(5).expect("read"), rules);
-        assert!(reader.stored_rules(6).expect("read").is_empty(), "another user's");
+        let of_root = writer.add_rule(0, &rule("root's", Conditions::default()), 10).expect("stored");
+        let of_root = of_root.expect("new");
+        for viewer in [0, 5, 6].map(Viewer) {
+            for row in reader.rules(viewer).expect("read") {
+                let id = row["id"].as_str().expect("an id");
+                assert_eq!(reader.rule(viewer, id).expect("read"), Some(row.clone()), "as it is listed");
+                assert!(
+                    reader.rule(Viewer(6), id).expect("read").is_none() || id == of_root,
+                    "another user's"
+                );
+            }
+        }
+        assert_eq!(reader.rules(Viewer(0)).expect("read").len(), 3);
+        assert_eq!(reader.stored_rules(6).expect("read").len(), 1, "root's, and not another user's");
     }
 }

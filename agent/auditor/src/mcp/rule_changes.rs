@@ -56,6 +56,9 @@ pub(crate) enum NotChanged {
 
 /// What is said where sessions do not have a change yet.
 const NOT_IN_FORCE: &str = "but not yet in force in every session that runs: it is sent again until it is";
+/// What is said where the changed rule cannot be shown.
+const NOT_SHOWN: &str = "and in force, but cannot be read back";
+
 /// Why a change was refused, for a person.
 fn why(refused: &Changed) -> String {
     match refused {
@@ -163,13 +166,16 @@ pub(crate) fn listed(
 
 fn of_database(reader: &SessionReader, viewer: Viewer) -> Result<Vec<Value>, store::Error> {
     let mut rows = reader.rules(viewer)?;
-    for row in &mut rows {
-        lists(row);
-        row["enabled"] = (row["enabled"] != 0).into();
-        row["source"] = "database".into();
-        row["yours"] = (viewer.0 == 0 || row["uid"] != 0).into();
-    }
+    rows.iter_mut().for_each(|row| show(row, viewer));
     Ok(rows)
+}
+
+/// Makes of a rule's row what is shown of it.
+fn show(row: &mut Value, viewer: Viewer) {
+    lists(row);
+    row["enabled"] = (row["enabled"] != 0).into();
+    row["source"] = "database".into();
+    row["yours"] = (viewer.0 == 0 || row["uid"] != 0).into();
 }
 
 /// Makes lists of those conditions that are lists, and texts in their columns.
@@ -213,7 +219,7 @@ fn checked(change: &RuleChange) -> Result<Option<&StoredRule>, NotChanged> {
 
 impl Sessions {
     /// Makes a change of a rule on behalf of `viewer`, whose lane this is, and puts the rules in force as they are then. Gives the
-    /// rule's row, or null where it was deleted.
+    /// rule's row, or null where the change deletes it.
     pub(crate) fn change_rule(
         &self,
         viewer: Viewer,
@@ -239,8 +245,15 @@ impl Sessions {
             }
             refused => return Err(NotChanged::Refused(refused)),
         };
-        let rows = self.readers.ask(|reader| of_database(reader, viewer))?;
-        Ok(rows.into_iter().find(|row| row["id"] == *id).unwrap_or_default())
+        if matches!(change, RuleChange::Delete { .. }) {
+            return Ok(Value::Null);
+        }
+        let row = self.readers.ask(|reader| reader.rule(viewer, &id));
+        let row = row.map_err(|source| NotChanged::Stored { but: NOT_SHOWN, source })?;
+        // Somebody may have deleted it meanwhile: that was another change.
+        let mut row = row.ok_or(NotChanged::Refused(Changed::Unknown))?;
+        show(&mut row, viewer);
+        Ok(row)
     }
 
     /// What a change would have meant for the calls of the last `days`.

@@ -170,6 +170,7 @@ async fn make(
     }
     let lane = lane(&dashboard, viewer, PATIENCE).await?;
     let is_new = matches!(change, RuleChange::Add { .. });
+    let is_gone = matches!(change, RuleChange::Delete { .. });
     let row = blocking(move || {
         let by = format!("uid {}, dashboard", viewer.0);
         Ok(dashboard.sessions.change_rule(viewer, &change, (&by, agreed), lane)?)
@@ -178,5 +179,5 @@ async fn make(
     if is_new {
         return Ok((StatusCode::CREATED, Json(row)));
     }
-    Ok((StatusCode::OK, Json(if row.is_null() { json!({ "deleted": true }) } else { row })))
+    Ok((StatusCode::OK, Json(if is_gone { json!({ "deleted": true }) } else { row })))
 }

@@ -302,7 +302,7 @@ fn change(places: &Places, change: &RuleChange, how: &How) -> anyhow::Result<Exi
     let McpReply::RuleChanged { rule } = reply else { bail!("the auditor sent an unexpected answer") };
     if how.source.json {
         writeln!(out, "{rule}")?;
-    } else if rule.is_null() {
+    } else if matches!(change, RuleChange::Delete { .. }) {
         writeln!(out, "the rule is deleted")?;
     } else {
         let state = if rule["enabled"] == true { "is in force" } else { "is switched off" };

@@ -314,6 +314,31 @@ fn rules_that_cannot_be_read_keep_nobody_else_from_theirs_and_are_sent_later() {
 }
 
 #[test]
+fn a_changed_rule_is_answered_however_many_rules_others_have() {
+    let (folder, sessions) = sessions();
+    let change = |change: &RuleChange| {
+        let lane = sessions.writer.wait(2000, || true).expect("the lane");
+        sessions.change_rule(Viewer(0), change, ("a test", true), lane).expect("changed")
+    };
+    let rule = StoredRule {
+        name: "a".into(),
+        description: String::new(),
+        conditions: Conditions::default(),
+        action: "flag".into(),
+    };
+    let lane = sessions.writer.wait(2000, || true).expect("the lane");
+    let added = sessions.change_rule(Viewer(2000), &RuleChange::Add { rule }, ("a test", true), lane);
+    let id = added.expect("added")["id"].as_str().expect("an id").to_owned();
+    let database = rusqlite::Connection::open(folder.path().join("audit.db")).expect("opens");
+    let others = "WITH RECURSIVE n(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < 1500)
+        INSERT INTO policy_rules (id, name, action, created_at, uid) SELECT n, n, 'flag', '', n / 100 + 1 FROM n";
+    database.execute_batch(others).expect("inserted");
+    let row = change(&RuleChange::Switch { id: id.clone(), version: 1, enabled: false });
+    assert_eq!((&row["id"], &row["enabled"], &row["place"]), (&id.as_str().into(), &false.into(), &1.into()));
+    assert!(change(&RuleChange::Delete { id, version: 2 }).is_null(), "the control");
+}
+
+#[test]
 fn of_a_release_nobody_is_told_whose_call_did_not_wait() {
     let (_folder, sessions) = sessions();
     let (link, _interceptor) = linked(&sessions, "s", 5);
