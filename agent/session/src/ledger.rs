@@ -61,7 +61,7 @@ const fn is_not(mark: &bool) -> bool {
     !*mark
 }
 
-/// One change of a rule: who, when, and the rule before and after.
+/// One change of a rule: who, when, and the rule before and after, or its places.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChangedRule {
     /// When; microseconds since 1970.
@@ -72,12 +72,28 @@ pub struct ChangedRule {
     pub change: String,
     /// The rule's id.
     pub id: String,
-    /// The rule before; none where it was added.
+    /// Where it was moved from and to: of a rule that is only moved nothing else is here, or moves would make ledgers long.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub moved: Option<Moved>,
+    /// The rule before; none where it was added or moved.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before: Option<RuleState>,
-    /// The rule after; none where it was deleted.
+    /// The rule after; none where it was deleted or moved.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after: Option<RuleState>,
+}
+
+/// A rule's move among those of its owner.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Moved {
+    /// The rule's name.
+    pub name: String,
+    /// Counts the rule's changes, this one included.
+    pub version: i64,
+    /// The place before, from 1.
+    pub from: u32,
+    /// The place after.
+    pub to: u32,
 }
 
 /// A rule of the database at one time.

@@ -10,7 +10,7 @@ use super::{
 };
 use ringfence_base::clock::rfc3339;
 use ringfence_session::{
-    ledger::{ChangedRule, Entry, RuleState},
+    ledger::{ChangedRule, Entry, Moved, RuleState},
     reload,
     rules::{self, RuleSpec},
     ruleset::rule_spec,
@@ -210,17 +210,26 @@ impl SessionWriter {
             RuleChange::Move { .. } => "move",
             RuleChange::Delete { .. } => "delete",
         };
+        let uid = aimed.uid;
+        let (moved, before, after) = match (aimed.before, aimed.after) {
+            (Some(before), Some(after)) if matches!(change, RuleChange::Move { .. }) => {
+                let (name, from) = (after.rule.name, before.state.place);
+                (Some(Moved { name, version: after.version, from, to: after.place }), None, None)
+            }
+            (before, after) => (None, before.map(|before| before.state), after),
+        };
         let entry = Entry::Rule(Box::new(ChangedRule {
             at: now,
             by: by.to_owned(),
             change: word.to_owned(),
             id: id.clone(),
-            before: aimed.before.map(|before| before.state),
-            after: aimed.after,
+            moved,
+            before,
+            after,
         }));
-        ledger::append(&step, aimed.uid, &entry).map_err(&fail)?;
+        ledger::append(&step, uid, &entry).map_err(&fail)?;
         step.commit().map_err(sql("commit"))?;
-        Ok(Changed::Done { id, uid: aimed.uid })
+        Ok(Changed::Done { id, uid })
     }
 
     /// Adds a rule for the sessions of `uid`, or of everybody for 0. Gives its id, or nothing where one of that name binds some

@@ -82,7 +82,12 @@ fn a_rule_is_added_changed_and_deleted_and_each_change_is_in_the_ledger() {
     assert!(log[0]["by"].as_str().is_some_and(|by| by.starts_with("uid ") && by.ends_with("command line")));
     assert_eq!((&log[0]["before"], &log[0]["after"]["tool_pattern"]), (&Value::Null, &json!("x_*")));
     assert_eq!((&log[6]["before"]["description"], &log[6]["after"]), (&json!("none of them"), &Value::Null));
+    assert_eq!(
+        (&log[5]["moved"]["from"], &log[5]["moved"]["to"], &log[5]["after"]),
+        (&json!(2), &json!(1), &Value::Null)
+    );
     let text = done(&home, &["log"]);
+    assert!(text.contains("move second  by uid") && text.contains("    place 2 before, 1 after\n"), "{text}");
     assert!(
         text.contains("disable no_x  by uid") && text.contains("before  block: tool=x_*, place 1"),
         "{text}"

@@ -417,18 +417,22 @@ fn log(source: &Source) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// One change: who did what and when, the rule before and after.
+/// One change: who did what and when, the rule before and after or its places.
 fn describe_change(change: &ChangedRule) -> String {
-    let ChangedRule { at, by, change, id: _, before, after } = change;
+    let ChangedRule { at, by, change, id: _, moved, before, after } = change;
     let state = |state: &RuleState| {
         let mut row = json!(state);
         row["operation_types"] = json!(state.rule.conditions.operation_types);
         let off = if state.enabled { "" } else { ", off" };
         format!("{}: {}{off}, place {}", word(state.rule.action.as_str()), about(&row), state.place)
     };
-    let name = before.as_ref().or(after.as_ref()).map(|state| state.rule.name.as_str()).unwrap_or_default();
+    let name = before.as_ref().or(after.as_ref()).map(|state| state.rule.name.as_str());
+    let name = name.or(moved.as_ref().map(|moved| moved.name.as_str())).unwrap_or_default();
     let mut text =
         format!("{}  {} {}  by {}\n", rfc3339(*at), printable(change), printable(name), printable(by));
+    if let Some(moved) = moved {
+        text += &format!("    place {} before, {} after\n", moved.from, moved.to);
+    }
     for (word, rule) in [("before", before), ("after", after)] {
         if let Some(rule) = rule {
             text += &format!("    {word:<6}  {}\n", state(rule));

@@ -2,7 +2,7 @@
 
 use super::{Changed, Viewer};
 use crate::{SessionReader, SessionWriter};
-use ringfence_session::ledger::{ChangedRule, Entry, Ledger, Row};
+use ringfence_session::ledger::{ChangedRule, Entry, Ledger, Moved, Row};
 use ringfence_wire::mcp::{Conditions, RuleChange, StoredRule};
 
 const BY: (&str, bool) = ("somebody", false);
@@ -137,9 +137,17 @@ fn rules_are_moved_among_their_owners() {
     assert_eq!(scene.names(5), ["root", "a", "b", "c"]);
     let stored = scene.reader().stored_rules(5).expect("reads");
     assert_eq!(stored.iter().map(|rule| rule.name.as_str()).collect::<Vec<_>>(), ["root", "a", "b", "c"]);
-    let places: Vec<_> =
-        scene.ledger(5).iter().filter_map(|entry| Some(entry.after.as_ref()?.place)).collect();
-    assert_eq!(places, [1, 2, 3, 1, 3]);
+    let told = scene.ledger(5);
+    let places: Vec<_> = told.iter().filter_map(|entry| Some(entry.after.as_ref()?.place)).collect();
+    assert_eq!(places, [1, 2, 3]);
+    let moves: Vec<_> = told.iter().filter_map(|entry| entry.moved.clone()).collect();
+    let to = |version, from, to| Moved { name: "c".into(), version, from, to };
+    assert_eq!(moves, [to(2, 3, 1), to(3, 1, 3)]);
+    assert!(
+        told[3..].iter().all(|entry| entry.before.is_none() && entry.after.is_none()),
+        "the rule's texts are in the ledger already"
+    );
+    let to = |id: &str, version, place| RuleChange::Move { id: id.into(), version, place };
     // Whose is whose.
     assert_eq!(scene.change(5, &to(&of_root, 1, 1), false), Changed::NotYours);
     assert_eq!(scene.change(6, &to(&ids[0], 1, 2), false), Changed::Unknown);
