@@ -173,12 +173,11 @@ fn flatten(top: &mut Map<String, Value>, refused: &[&str]) -> Result<(), String>
                 }
             }
         }
-        if let (true, Some(more)) = (always, branch.get("required").and_then(Value::as_array)) {
-            if let Value::Array(all) = top.entry("required").or_insert_with(|| json!([])) {
-                let new =
-                    more.iter().filter(|name| name.as_str().is_some_and(|n| required.insert(n.to_owned())));
-                all.extend(new.cloned());
-            }
+        if let (true, Some(more)) = (always, branch.get("required").and_then(Value::as_array))
+            && let Value::Array(all) = top.entry("required").or_insert_with(|| json!([]))
+        {
+            let new = more.iter().filter(|name| name.as_str().is_some_and(|n| required.insert(n.to_owned())));
+            all.extend(new.cloned());
         }
     }
     Ok(())

@@ -70,7 +70,7 @@ mod tests {
         // An older auditor has no rows of a table that it does not know.
         assert!(told(&[], Ok(())).concat().contains("were not compared"));
         // What was found before asking failed is told all the same.
-        let failed = told(&[row.clone()], Err(anyhow::anyhow!("no answer")));
+        let failed = told(std::slice::from_ref(&row), Err(anyhow::anyhow!("no answer")));
         assert_eq!(failed[0], changed);
         assert!(
             failed.len() == 2 && failed[1].ends_with("could not all be compared: no answer"),
