@@ -65,8 +65,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
              ~/.config/ringfence/tools.toml (`ringfence tools --help` shows how)",
         ),
     }
-    let programs = HostPrograms::default().passing_over(&session.grant.fs_write);
-    if !session.grant.exec.is_none() && session.grant.exec != Scope::All {
+    let programs = match session.grant.exec {
+        // Tools may run what they write by its path as well.
+        Scope::All => HostPrograms::default(),
+        Scope::Only(_) => HostPrograms::default().passing_over(&session.grant.fs_write),
+    };
+    if !session.grant.exec.is_none() {
         for dir in programs.passed_over() {
             say(&format!(
                 "no name in `exec` means a program in {}: the grant lets tools write there",

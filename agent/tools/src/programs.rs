@@ -8,11 +8,14 @@ use std::{
     ffi::{OsStr, OsString},
     fs, io,
     os::unix::fs::{MetadataExt, PermissionsExt},
-    path::{Path, PathBuf},
+    path::{Component, Path, PathBuf},
 };
 
 /// Where programs are looked for by default.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// Most links on the way to one program, as the kernel has it.
+const MAX_LINKS: usize = 40;
 
 /// The programs of this machine. Directories that are not absolute are not searched: what is in them depends on where
 /// one stands.
@@ -47,13 +50,18 @@ impl HostPrograms {
 
     /// The directories of PATH in which a granted name means nothing.
     pub fn passed_over(&self) -> impl Iterator<Item = &Path> {
-        self.directories.iter().map(PathBuf::as_path).filter(|dir| {
-            let real = dir.canonicalize();
-            real.is_ok_and(|real| self.could_be_written(dir) || self.could_be_written(&real))
-        })
+        let directories = self.directories.iter().map(PathBuf::as_path);
+        directories.filter(|dir| dir.exists() && self.could_be_planted(dir))
     }
 
-    /// Whether a tool could have put there what is there.
+    /// Whether a tool could decide what a path leads to: by what is at its end, or by a link on its way.
+    fn could_be_planted(&self, path: &Path) -> bool {
+        let nothing = matches!(&self.writable, Scope::Only(entries) if entries.is_empty());
+        // What cannot be followed is not known to lie outside of the grant.
+        !nothing && on_the_way(path).map_or(true, |way| way.iter().any(|place| self.could_be_written(place)))
+    }
+
+    /// Whether a tool could have put there what is there, or a directory above it in its place.
     fn could_be_written(&self, path: &Path) -> bool {
         let entries = match &self.writable {
             Scope::All => return !is_of_the_system(path),
@@ -61,8 +69,10 @@ impl HostPrograms {
             Scope::Only(entries) => entries,
         };
         // What has no name in a grant is not known to lie outside of it.
-        let Some(exact) = path.to_str().and_then(|text| PathEntry::exact(text).ok()) else { return true };
-        let mut granting = entries.iter().filter(|entry| entry.has(&exact)).peekable();
+        let exact = |place: &Path| PathEntry::exact(place.to_str()?).ok();
+        let Some(exact) = path.ancestors().map(exact).collect::<Option<Vec<_>>>() else { return true };
+        let grants = |entry: &&PathEntry| exact.iter().any(|place| entry.has(place));
+        let mut granting = entries.iter().filter(grants).peekable();
         if granting.peek().is_none() {
             return false;
         }
@@ -72,10 +82,12 @@ impl HostPrograms {
         !(spares_the_system && is_of_the_system(path))
     }
 
-    /// The PATH that is searched: what a tool's own PATH should be.
+    /// What a tool's own PATH should be: the one that is searched, without the directories in which a granted name means
+    /// nothing, or would mean nothing if a tool made them.
     pub fn path(&self) -> OsString {
+        let directories = self.directories.iter().filter(|dir| !self.could_be_planted(dir));
         // They came out of such a list, so that none has a colon.
-        std::env::join_paths(&self.directories).unwrap_or_else(|_| PATH.into())
+        std::env::join_paths(directories).unwrap_or_else(|_| PATH.into())
     }
 }
 
@@ -97,7 +109,7 @@ impl Programs for HostPrograms {
         }
         let trusted = |place: PathBuf| {
             let found = found(&place).ok()?;
-            let planted = [&place, &found.path, &found.target].map(|path| self.could_be_written(path));
+            let planted = [&place, &found.path, &found.target].map(|path| self.could_be_planted(path));
             (!planted.contains(&true)).then_some(found)
         };
         let mut places = self.directories.iter().map(|dir| dir.join(name));
@@ -114,6 +126,45 @@ fn is_of_the_system(path: &Path) -> bool {
         let others = metadata.mode() & 0o022 != 0 && (above < 2 || metadata.mode() & 0o1000 == 0);
         metadata.uid() == 0 && !others
     })
+}
+
+/// Every link on the way along a path, and last where it leads, each by a path without links above it. What is not there may
+/// come to be there: it is no link yet.
+///
+/// # Errors
+/// As lstat(2) and readlink(2); too many links.
+fn on_the_way(path: &Path) -> io::Result<Vec<PathBuf>> {
+    let parts = |path: &Path| -> Vec<OsString> {
+        path.components().rev().map(|part| part.as_os_str().to_owned()).collect()
+    };
+    let (mut way, mut at, mut to_come) = (Vec::new(), PathBuf::from("/"), parts(path));
+    while let Some(part) = to_come.pop() {
+        let next = match Path::new(&part).components().next() {
+            Some(Component::RootDir) => PathBuf::from("/"),
+            // Nothing in it is a link, so that the directory above is the one that its name says.
+            Some(Component::ParentDir) => at.parent().map_or_else(|| at.clone(), Path::to_owned),
+            Some(Component::Normal(name)) => at.join(name),
+            _ => continue,
+        };
+        let is_link = match fs::symlink_metadata(&next) {
+            Ok(metadata) => metadata.is_symlink(),
+            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+                false
+            }
+            Err(error) => return Err(error),
+        };
+        if !is_link {
+            at = next;
+            continue;
+        }
+        if way.len() >= MAX_LINKS {
+            return Err(rustix::io::Errno::LOOP.into());
+        }
+        to_come.extend(parts(&fs::read_link(&next)?));
+        way.push(next);
+    }
+    way.push(at);
+    Ok(way)
 }
 
 fn found(place: &Path) -> io::Result<ResolvedProgram> {
@@ -180,6 +231,51 @@ mod tests {
         for name in ["", ".", "..", "bin/tool", "/", "absent"] {
             assert_eq!(means(&planted, name), None, "{name}");
         }
+    }
+
+    #[test]
+    fn no_link_on_the_way_to_a_granted_program_may_be_written() {
+        let (_dir, [work, bin], programs) = two();
+        let home = work.parent().unwrap();
+        let (real, between) = (home.join("real"), home.join("between"));
+        for dir in [&real, &between] {
+            fs::create_dir(dir).unwrap();
+        }
+        fs::rename(bin.join("tool"), real.join("tool")).unwrap();
+        symlink("../between/tool", bin.join("tool")).unwrap();
+        // A directory on the way is a link, too.
+        symlink("../real", between.join("dir")).unwrap();
+        symlink("./dir/../real/tool", between.join("tool")).unwrap();
+        fs::remove_file(work.join("tool")).unwrap();
+        let may_write = |entry: PathEntry| programs.clone().passing_over(&Scope::only([entry]));
+        let tree = |path: &Path| PathEntry::tree(path.to_str().unwrap()).unwrap();
+        let exact = |path: &Path| PathEntry::exact(path.to_str().unwrap()).unwrap();
+        for harmless in [tree(&work), exact(&between.join("tool2")), tree(Path::new("/nowhere"))] {
+            let found = may_write(harmless).resolve_granted("tool").unwrap();
+            assert_eq!(found.target, real.join("tool"));
+        }
+        for place in [&bin, &between, &real, &between.join("tool"), &between.join("dir"), &bin.join("tool")] {
+            may_write(tree(place)).resolve_granted("tool").unwrap_err();
+            may_write(exact(place)).resolve_granted("tool").unwrap_err();
+        }
+        symlink("round", bin.join("round")).unwrap();
+        on_the_way(&bin.join("round")).unwrap_err();
+    }
+
+    #[test]
+    fn a_tools_path_has_no_directory_that_its_holder_could_have_written() {
+        let (_dir, [work, bin], _) = two();
+        let home = work.parent().unwrap();
+        let (link, absent) = (home.join("link"), home.join("work/absent"));
+        symlink("work/to-bin", &link).unwrap();
+        symlink("../bin", work.join("to-bin")).unwrap();
+        let programs = HostPrograms::on_path(&std::env::join_paths([&work, &link, &bin, &absent]).unwrap());
+        let path = |programs: &HostPrograms| std::env::split_paths(&programs.path()).collect::<Vec<_>>();
+        assert_eq!(path(&programs), [&work, &link, &bin, &absent].map(PathBuf::clone), "the control");
+        let writable = Scope::only([PathEntry::tree(work.to_str().unwrap()).unwrap()]);
+        let programs = programs.passing_over(&writable);
+        assert_eq!(path(&programs), [bin]);
+        assert_eq!(programs.passed_over().collect::<Vec<_>>(), [work.as_path(), link.as_path()]);
     }
 
     #[test]
