@@ -136,7 +136,8 @@ impl<E: Enforcer> Server<E> {
         }
     }
 
-    /// What waited at the other end when the line ended is lost, and may be of any time since `from`, ns since boot.
+    /// Notes a gap: reports that waited at the other end when the line ended are lost, and may be about anything since `from`, ns
+    /// since boot.
     fn note_lost(&self, whose: &Whose, from: u64) {
         let lost = AgentEvent::Lost { count: 1, from, to: None };
         match to_raw_value(&lost) {
@@ -145,7 +146,7 @@ impl<E: Enforcer> Server<E> {
         }
     }
 
-    /// `behind`: since when what waits at the other end may be of, ns since boot.
+    /// `behind`: the earliest that reports waiting at the other end may be about, ns since boot.
     fn take_reports(
         &self,
         conn: &mut Conn,

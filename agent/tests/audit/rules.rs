@@ -1,12 +1,7 @@
 //! A rule file that changes while sessions run, and between them.
 
-use super::support::{Home, Session, wait_until};
-use std::{
-    fs,
-    io::Read,
-    path::PathBuf,
-    process::{Command, Stdio},
-};
+use super::support::{ClientShell, Home, Session, wait_until};
+use std::{fs, path::PathBuf};
 
 const STRICT: &str = "rules:\n  - {name: no_x, tool_pattern: 'x_*', action: block}\n";
 const LOOSE: &str = "rules: []\n";
@@ -126,28 +121,11 @@ fn a_first_file_is_taken_but_not_one_that_loosens_what_ships() {
 fn what_a_client_started_confirms_nothing() {
     let home = Home::new(&[]);
     write(&home, STRICT);
-    // The shell is the client. A background job's standard input would be nothing: the interceptor gets the shell's.
-    let script = "exec 3<&0; \"$0\" mcp --port 0 --server-name fs -- cat <&3 >&2 & \
-        until [ -e \"$HOME/go\" ]; do sleep 0.05; done; \"$0\" mcp rules confirm --yes";
-    let inner = home.ringfence(&[]);
-    let mut shell = Command::new("sh")
-        .args(["-c", script])
-        .arg(inner.get_program())
-        .env_clear()
-        .envs(inner.get_envs().filter_map(|(key, value)| Some((key, value?))))
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("sh");
+    let client = ClientShell::start(&home, "\"$0\" mcp rules confirm --yes");
     wait_until("the first text is on record", || home.has_rows("rule_files"));
     write(&home, LOOSE);
     wait_until("the change waits", || pending(&home) == 1);
-    fs::write(home.dir.path().join("go"), "").expect("written");
-    let (mut said, input) = (String::new(), shell.stdin.take());
-    assert!(!shell.wait().expect("an end").success(), "the confirmation is refused");
-    drop(input);
-    shell.stderr.take().expect("a pipe").read_to_string(&mut said).expect("text");
+    let said = client.is_refused(&home);
     assert!(said.contains("an agent does not approve"), "{said}");
     assert_eq!(pending(&home), 1);
 }

@@ -1,12 +1,7 @@
 //! Rules of the database by the command line: what it changes is in force at once, and in the ledger.
 
-use super::support::{Home, Session, wait_until};
+use super::support::{ClientShell, Home, Session, wait_until};
 use serde_json::{Value, json};
-use std::{
-    fs,
-    io::Read,
-    process::{Command, Stdio},
-};
 
 /// What `ringfence mcp rules` said, and whether it did it.
 fn rules(home: &Home, arguments: &[&str]) -> (String, bool) {
@@ -135,28 +130,11 @@ fn a_change_is_tried_on_calls_on_record_and_a_rule_made_like_one_of_them() {
 fn what_a_client_started_changes_no_rule_nor_tries_to() {
     let home = Home::new(&[]);
     done(&home, &["add", "no_x", "--tool", "x_*", "--action", "block"]);
-    // The shell is the client. A background job's standard input would be nothing: the interceptor gets the shell's.
-    let script = "exec 3<&0; \"$0\" mcp --port 0 --server-name fs -- cat <&3 >&2 & \
-        until [ -e \"$HOME/go\" ]; do sleep 0.05; done; \
-        \"$0\" mcp rules add mine --action flag; \"$0\" mcp rules delete no_x --dry-run; \
+    let asks = "\"$0\" mcp rules add mine --action flag; \"$0\" mcp rules delete no_x --dry-run; \
         \"$0\" mcp rules delete no_x --yes";
-    let inner = home.ringfence(&[]);
-    let mut shell = Command::new("sh")
-        .args(["-c", script])
-        .arg(inner.get_program())
-        .env_clear()
-        .envs(inner.get_envs().filter_map(|(key, value)| Some((key, value?))))
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("sh");
+    let client = ClientShell::start(&home, asks);
     wait_until("the session is on record", || home.has_rows("sessions"));
-    fs::write(home.dir.path().join("go"), "").expect("written");
-    let (mut said, input) = (String::new(), shell.stdin.take());
-    assert!(!shell.wait().expect("an end").success(), "the change is refused");
-    drop(input);
-    shell.stderr.take().expect("a pipe").read_to_string(&mut said).expect("text");
+    let said = client.is_refused(&home);
     assert_eq!(said.matches("an agent does not approve").count(), 3, "{said}");
     assert_eq!(listed(&home).len(), 1);
     done(&home, &["delete", "no_x", "--dry-run"]);

@@ -3,7 +3,7 @@
 use ringfence_test_support::processes::children;
 use std::{
     fs,
-    io::{BufRead, BufReader, Write},
+    io::{BufRead, BufReader, Read, Write},
     path::PathBuf,
     process::{Child, ChildStdin, ChildStdout, Command, Stdio},
     time::Duration,
@@ -219,5 +219,40 @@ impl Halted {
 impl Drop for Halted {
     fn drop(&mut self) {
         self.signal("-CONT");
+    }
+}
+
+/// A shell that is an MCP client, and then runs commands of its own.
+pub(crate) struct ClientShell(Child);
+
+impl ClientShell {
+    /// Starts it with an interceptor. `then` is what it runs once it may; `$0` is Ringfence there.
+    pub(crate) fn start(home: &Home, then: &str) -> Self {
+        // A background job's standard input would be nothing: the interceptor gets the shell's.
+        let script = "exec 3<&0; \"$0\" mcp --port 0 --server-name fs -- cat <&3 >&2 & \
+            until [ -e \"$HOME/go\" ]; do sleep 0.05; done; ";
+        let inner = home.ringfence(&[]);
+        let shell = Command::new("sh")
+            .arg("-c")
+            .arg(script.to_owned() + then)
+            .arg(inner.get_program())
+            .env_clear()
+            .envs(inner.get_envs().filter_map(|(key, value)| Some((key, value?))))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("sh");
+        Self(shell)
+    }
+
+    /// Has it run its commands, of which the last must fail. Gives what was said.
+    pub(crate) fn is_refused(mut self, home: &Home) -> String {
+        fs::write(home.dir.path().join("go"), "").expect("written");
+        let (mut said, input) = (String::new(), self.0.stdin.take());
+        assert!(!self.0.wait().expect("an end").success(), "the client is refused");
+        drop(input);
+        self.0.stderr.take().expect("a pipe").read_to_string(&mut said).expect("text");
+        said
     }
 }

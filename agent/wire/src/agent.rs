@@ -192,10 +192,10 @@ pub enum ToCore {
     KeyRefused,
     /// A [`crate::trace::AgentEvent`] for the auditor, unread by the core, which adds whose it is. No answer.
     Report(Box<RawValue>),
-    /// More reports wait than may be written now. Of a run's worker, on the run's own line: what waits is lost where the line ends.
-    /// No answer.
+    /// More reports wait than may be written now. Of a run's worker, on the run's own line: if the line ends, they are lost. No
+    /// answer.
     Behind {
-        /// What the oldest of them may be about began no earlier than this, ns since boot; `None`: none waits any more.
+        /// Nothing that they are about began before this, ns since boot; `None`: none wait any more.
         since: Option<u64>,
     },
 }

@@ -82,7 +82,7 @@ struct Reports {
     queue: mpsc::Receiver<Question>,
     lost: Arc<LostReports>,
     pace: Pace,
-    /// Since when what waits may be, as the core was told, ns since boot; `None`: nothing waits.
+    /// The earliest that waiting reports may be about, as the core was last told, ns since boot; `None`: it knows of none.
     said: Option<u64>,
 }
 

@@ -57,8 +57,7 @@ impl LostReports {
         }
     }
 
-    /// Since when the record may lack something for as long as what waits is not written, ns since boot. `None`: nothing waits, and
-    /// `is_queued` says that of the queue.
+    /// The earliest that waiting reports may be about, ns since boot. `None`: none wait; `is_queued` says that of the queue.
     pub(super) fn behind_since(&self, is_queued: impl FnOnce() -> bool) -> Option<u64> {
         let ledger = self.ledger();
         let untold = ledger.gap.as_ref().filter(|gap| !gap.is_told).map(|gap| gap.from);
