@@ -365,8 +365,8 @@ fn differing(row: &Value, outcomes: bool, sums: &Sums, made: &Sums) -> Option<Pr
     } else if (outcomes || row["outcomes"] == 1) && sums.outcomes != made.outcomes {
         // Calls of a session that began before there were columns for it have what they have.
         Some(Problem::Rows("outcomes of tool calls"))
-    } else if !row["stderr_bytes"].is_null() && sums.stderr != made.stderr {
-        // A session that began before there was a table for it has only a part, or nothing.
+    } else if (outcomes || !row["stderr_bytes"].is_null()) && sums.stderr != made.stderr {
+        // A session that began before there was a table for it has only a part, or nothing; so has none that has outcomes.
         Some(Problem::Rows("lines of standard error"))
     } else {
         None

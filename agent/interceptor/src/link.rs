@@ -120,6 +120,12 @@ impl Link {
                 }
                 next = reports.try_recv().map_err(|_| mpsc::RecvTimeoutError::Timeout);
             }
+            // Before the exchange: what it finds is told at once.
+            if ticked.elapsed() >= TICK {
+                ticked = Instant::now();
+                let _ = self.session.tick();
+                changed = rules.poll(&self.session).or(changed);
+            }
             let over = self.session.is_over();
             if self.session.take_missed() {
                 grew = true;
@@ -183,11 +189,6 @@ impl Link {
                     let _ = self.session.decide(&call, &Decision::NoApprover);
                 }
                 waiting.clear();
-            }
-            if ticked.elapsed() >= TICK {
-                ticked = Instant::now();
-                let _ = self.session.tick();
-                changed = rules.poll(&self.session).or(changed);
             }
             if over {
                 self.finish(connection);

@@ -62,6 +62,14 @@ pub enum Left {
     /// There is nothing to do, or nothing that can be done.
     #[error("{0}")]
     Because(&'static str),
+    /// It is started, and cannot be wrapped.
+    #[error("{0}, so it is not protected")]
+    Unable(&'static str),
+    /// Its environment has these variables, which lead to another Ringfence, into it, or to other rules and records.
+    #[error(
+        "its environment sets {0}, by which another program, other rules or another record could take the place of Ringfence's, so it may not be protected; take that out, and wrap again"
+    )]
+    Environment(String),
     /// It starts what passes for Ringfence, but not as wrapping does: another program of that name, or options that may take
     /// the protection away. These are its words, up to the command behind its `--`, quoted.
     #[error(
@@ -100,10 +108,12 @@ struct Server {
     arguments: Option<Arguments>,
     /// Where a list would be put that is not there, and what is put before it there.
     place: Result<(usize, String), &'static str>,
+    /// Names of variables that it is started with; of a file with more of them, the key that names the file.
+    variables: Vec<String>,
 }
 
 /// A server by its name, or why its entry cannot be wrapped.
-type Entry = (String, Result<Server, &'static str>);
+type Entry = (String, Result<Server, Left>);
 
 /// One replacement in the text.
 type Edit = (Range<usize>, String);
@@ -120,7 +130,7 @@ pub fn rewrite(text: &str, client: Option<Client>, program: &str, undo: bool) ->
     let (mark, body) = text.strip_prefix('\u{feff}').map_or(("", text), |body| ("\u{feff}", body));
     let (mut changed, mut left, mut edits) = (Vec::new(), Vec::new(), Vec::new());
     for (name, server) in servers(body, client)? {
-        let done = server.map_err(Left::from).and_then(|server| match undo {
+        let done = server.and_then(|server| match undo {
             true => Ok(unwrap(body, &server, program)?),
             false => wrap(body, &server, &name, program),
         });
@@ -208,7 +218,25 @@ fn words(server: &Server) -> String {
     values.collect::<Vec<_>>().join(" ")
 }
 
+/// Variables of a server that decide which interceptor it gets, and where that has its rules and its record. `PATH` does so
+/// only where the program is looked for.
+fn leading(server: &Server, program: &str) -> String {
+    let leads = |name: &&String| match name.as_str() {
+        "PATH" => !program.starts_with('/'),
+        "HOME" | ENV_FILE => true,
+        other => ["LD_", "RINGFENCE_", "XDG_"].iter().any(|start| other.starts_with(start)),
+    };
+    server.variables.iter().filter(leads).map(String::as_str).collect::<Vec<_>>().join(", ")
+}
+
+/// The key of a file with more variables, as VS Code has it.
+const ENV_FILE: &str = "envFile";
+
 fn wrap(text: &str, server: &Server, name: &str, program: &str) -> Result<Vec<Edit>, Left> {
+    let leading = leading(server, program);
+    if !leading.is_empty() {
+        return Err(Left::Environment(leading));
+    }
     if is_wrapped(server, name, program) {
         return Err("it is wrapped already".into());
     }
@@ -222,7 +250,7 @@ fn wrap(text: &str, server: &Server, name: &str, program: &str) -> Result<Vec<Ed
     let ours = ours.join(", ");
     let list = match &server.arguments {
         None => {
-            let (at, lead) = server.place.clone()?;
+            let (at, lead) = server.place.clone().map_err(Left::Unable)?;
             (at..at, format!("{lead}[{ours}]"))
         }
         Some(Arguments { range, items }) => {

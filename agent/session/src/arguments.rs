@@ -154,7 +154,13 @@ impl Search {
             }
             let further = match member {
                 Value::Array(words) => Some(Cow::Borrowed(words)),
-                Value::String(text) => list(text).map(Cow::Owned),
+                Value::String(text) => {
+                    let words = list(text);
+                    if words.is_none() && !text.trim().is_empty() {
+                        shell::script(&format!("{program} {text}"), &mut self.deeds);
+                    }
+                    words.map(Cow::Owned)
+                }
                 _ => None,
             };
             let further = further.filter(|words| !words.is_empty());
@@ -234,14 +240,23 @@ impl Search {
 
     /// The words of one command, or several command lines; whether they were either.
     fn command_words(&mut self, items: &[Value], before: &[&str]) -> bool {
-        let texts: Option<Vec<&str>> = items.iter().map(Value::as_str).collect();
-        let Some(texts) = texts else { return false };
+        let text = |item: &Value| match item {
+            Value::String(text) => Some(text.clone()),
+            // As a tool joins them.
+            Value::Number(_) | Value::Bool(_) => Some(item.to_string()),
+            Value::Null => Some(String::new()),
+            Value::Array(_) | Value::Object(_) => None,
+        };
+        let texts: Option<Vec<String>> = items.iter().map(text).collect();
+        let Some(texts) = texts.filter(|_| items.is_empty() || items.iter().any(Value::is_string)) else {
+            return false;
+        };
         let lines = before.is_empty() && texts.first().is_some_and(|first| !is_one_word(first));
         if texts.is_empty() && before.is_empty() || lines {
             return false;
         }
         self.longest_list = self.longest_list.max(items.len());
-        let all: Vec<String> = before.iter().chain(&texts).map(|text| (*text).to_owned()).collect();
+        let all: Vec<String> = before.iter().map(|text| (*text).to_owned()).chain(texts).collect();
         self.deeds.does(Operation::Execute);
         shell::words(&all, &mut self.deeds);
         true
@@ -296,6 +311,9 @@ mod tests {
             json!({"args": "[]", "argv": ["-rf", "~"]}),
             json!({"args": [], "argv": "[\"-rf\",\"~\"]"}),
             json!({"args": ["--help"], "arguments": ["-rf", "~"], "argv": ["--version"]}),
+            json!({"args": ["-rf", "~", 0]}),
+            json!({"args": ["-rf", null, "~"]}),
+            json!({"args": "-rf ~"}),
         ] {
             let mut arguments = more.clone();
             arguments["command"] = "rm".into();

@@ -61,7 +61,8 @@ impl SessionReader {
         let after = aimed.after.as_ref().and_then(spec);
         let others = aimed.others.iter().filter_map(|other| spec(&other.state)).chain(file);
         let others: Vec<RuleSpec> = others.filter(|other| other.enabled).collect();
-        if let Some(rule) = after.iter().chain(&others).find(|rule| has_many_patterns(rule)) {
+        let in_force = after.iter().filter(|rule| rule.enabled).chain(&others);
+        if let Some(rule) = in_force.into_iter().find(|rule| has_many_patterns(rule)) {
             return Ok(Err(Changed::TooManyPatterns(rule.name.clone())));
         }
         let after = after.and_then(|spec| rules::compile(spec).ok());

@@ -198,6 +198,36 @@ mod tests {
     }
 
     #[test]
+    fn a_row_that_was_given_to_somebody_else_is_missed_by_its_owner() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("audit.db");
+        let mut writer = SessionWriter::new(path.clone(), None);
+        writer.connection().expect("open").execute_batch(INTENT).expect("an intent");
+        let rule = StoredRule {
+            name: "r".into(),
+            description: String::new(),
+            conditions: Conditions::default(),
+            action: "block".into(),
+        };
+        writer.add_rule(5, &rule, 0).expect("stored").expect("new");
+        let reader = SessionReader::open(&path).expect("opens");
+        let other = Connection::open(&path).expect("opens");
+        other.execute_batch("PRAGMA foreign_keys = OFF").expect("set");
+        assert_eq!(different(&reader, 5, 9), Vec::<Value>::new(), "the control");
+        for (change, kind) in [
+            ("UPDATE policy_rules SET uid = 6", "rule"),
+            ("UPDATE intent_contexts SET session_id = 'none', human_prompt = 'harmless'", "intent"),
+        ] {
+            other.execute_batch(change).expect("changed");
+            let found = different(&reader, 5, 9);
+            assert!(
+                found.iter().any(|row| row["kind"] == kind && row["how"] == "removed"),
+                "{change}: {found:?}"
+            );
+        }
+    }
+
+    #[test]
     fn a_row_with_a_number_of_no_row_of_the_auditors_is_found() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("audit.db");

@@ -214,15 +214,15 @@ impl Vouched {
         ))
     }
 
-    /// The same of copies whose row is gone.
+    /// The same of copies whose row is gone, or is another user's now: its owner would not be shown that it differs.
     fn copies(&self) -> String {
         let Self { kind, table, .. } = self;
-        let (key, shown) = (self.key_of("t"), self.shown("v.uid"));
+        let (key, shown, uid) = (self.key_of("t"), self.shown("v.uid"), self.uid_of("t"));
         let own_key = self.by_key;
         format!(
             "SELECT v._at, substr(v.id, 1, {MOST_ID}),
-                 iif(EXISTS (SELECT 1 FROM {table} t WHERE {own_key} AND {key} = v.id), NULL, 'removed')
-             FROM (SELECT v.rowid AS _at, v.id FROM vouched v WHERE v.rowid BETWEEN ?2 AND ?4 AND +v.kind = '{kind}' AND {shown}
+                 iif(EXISTS (SELECT 1 FROM {table} t WHERE {own_key} AND {key} = v.id AND (?1 = 0 OR {uid} IS v.uid)), NULL, 'removed')
+             FROM (SELECT v.rowid AS _at, v.id, v.uid FROM vouched v WHERE v.rowid BETWEEN ?2 AND ?4 AND +v.kind = '{kind}' AND {shown}
                  ORDER BY v.rowid LIMIT ?3) v ORDER BY v._at"
         )
     }

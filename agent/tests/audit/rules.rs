@@ -125,7 +125,7 @@ fn what_a_client_started_confirms_nothing() {
     wait_until("the first text is on record", || home.has_rows("rule_files"));
     write(&home, LOOSE);
     wait_until("the change waits", || pending(&home) == 1);
-    let said = client.is_refused(&home);
+    let said = client.until_refused(&home);
     assert!(said.contains("an agent does not approve"), "{said}");
     assert_eq!(pending(&home), 1);
 }

@@ -134,7 +134,7 @@ fn what_a_client_started_changes_no_rule_nor_tries_to() {
         \"$0\" mcp rules delete no_x --yes";
     let client = ClientShell::start(&home, asks);
     wait_until("the session is on record", || home.has_rows("sessions"));
-    let said = client.is_refused(&home);
+    let said = client.until_refused(&home);
     assert_eq!(said.matches("an agent does not approve").count(), 3, "{said}");
     assert_eq!(listed(&home).len(), 1);
     done(&home, &["delete", "no_x", "--dry-run"]);

@@ -247,7 +247,7 @@ impl ClientShell {
     }
 
     /// Has it run its commands, of which the last must fail. Gives what was said.
-    pub(crate) fn is_refused(mut self, home: &Home) -> String {
+    pub(crate) fn until_refused(mut self, home: &Home) -> String {
         fs::write(home.dir.path().join("go"), "").expect("written");
         let (mut said, input) = (String::new(), self.0.stdin.take());
         assert!(!self.0.wait().expect("an end").success(), "the client is refused");

@@ -1,6 +1,6 @@
 //! Servers in JSON with comments.
 
-use super::{Arguments, Client, Entry, Error, Server, Text};
+use super::{Arguments, Client, ENV_FILE, Entry, Error, Left, Server, Text};
 use jsonc_parser::{
     CollectOptions, ParseOptions,
     ast::{Object, ObjectProp, Value},
@@ -10,13 +10,14 @@ use jsonc_parser::{
 
 /// Every place where any client has servers. Where no client was named, all of them count: which one reads the file is not
 /// known, and servers in one place must not hide those in another.
-const ANY: &[&[&str]] = &[&["mcpServers"], &["servers"], &["mcp", "servers"], &["context_servers"]];
+const ANY: &[&[&str]] =
+    &[&["mcpServers"], &["servers"], &["mcp", "servers"], &["mcp.servers"], &["context_servers"]];
 
 const fn paths(client: Option<Client>) -> &'static [&'static [&'static str]] {
     match client {
         None => ANY,
         Some(Client::Claude | Client::Cursor | Client::Windsurf) => &[&["mcpServers"]],
-        Some(Client::Vscode) => &[&["servers"], &["mcp", "servers"]],
+        Some(Client::Vscode) => &[&["servers"], &["mcp", "servers"], &["mcp.servers"]],
         Some(Client::Zed) => &[&["context_servers"]],
         // It has no JSON.
         Some(Client::Codex) => &[],
@@ -60,29 +61,33 @@ fn projects<'a, 'b>(top: &'b Object<'a>) -> Vec<&'b Object<'a>> {
     named(projects.filter_map(|project| project.value.as_object()).collect(), "mcpServers")
 }
 
-fn server(text: &str, property: &ObjectProp<'_>) -> Result<Server, &'static str> {
+fn server(text: &str, property: &ObjectProp<'_>) -> Result<Server, Left> {
     let server = property.value.as_object().ok_or("it is not an object")?;
     let command = only(server, "command")?
         .ok_or("it has no command: a remote server, which the interceptor does not see")?;
-    let string = string(&command.value).ok_or("its command is not a string")?;
+    let string = string(&command.value).ok_or(Left::Unable("its command is not a string"))?;
     let arguments = only(server, "args")?.map(|property| {
-        let list = property.value.as_array().ok_or("its args are not a list")?;
-        let items = list.elements.iter().map(|item| self::string(item).ok_or("its args are not all strings"));
-        Ok::<_, &'static str>(Arguments {
-            range: list.start()..list.end(),
-            items: items.collect::<Result<_, &'static str>>()?,
-        })
+        let list = property.value.as_array().ok_or(Left::Unable("its args are not a list"))?;
+        let item = |item| self::string(item).ok_or(Left::Unable("its args are not all strings"));
+        let items = list.elements.iter().map(item).collect::<Result<_, Left>>()?;
+        Ok::<_, Left>(Arguments { range: list.start()..list.end(), items })
     });
+    let variables = named(vec![server], "env").into_iter().flat_map(|env| &env.properties);
+    let files = server.properties.iter().filter(|property| property.name.as_str() == ENV_FILE);
+    let variables = variables.chain(files).map(|property| property.name.as_str().to_owned()).collect();
     let (at, line) = (string.range.end, lead(text, command.start()));
     let place = Ok((at, format!(",{line}\"args\": ")));
-    Ok(Server { command: string, arguments: arguments.transpose()?, place })
+    Ok(Server { command: string, arguments: arguments.transpose()?, place, variables })
 }
 
 /// A property that must not be there twice: which of them counts is the client's to say.
-fn only<'a, 'b>(object: &'b Object<'a>, name: &str) -> Result<Option<&'b ObjectProp<'a>>, &'static str> {
+fn only<'a, 'b>(object: &'b Object<'a>, name: &str) -> Result<Option<&'b ObjectProp<'a>>, Left> {
     let mut all = object.properties.iter().filter(|property| property.name.as_str() == name);
     let first = all.next();
-    if all.next().is_some() { Err("it has two commands or two lists of args") } else { Ok(first) }
+    match all.next() {
+        Some(_) => Err(Left::Unable("it has two commands or two lists of args")),
+        None => Ok(first),
+    }
 }
 
 fn string(value: &Value<'_>) -> Option<Text> {

@@ -347,3 +347,51 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_server_whose_environment_leads_elsewhere_is_not_said_to_be_protected() {
+    let left = |env: &str, program: &str, args: &str| {
+        let text = format!(r#"{{"mcpServers": {{"a": {{"command": "x", "env": {env}{args}}}}}}}"#);
+        rewrite(&text, None, program, false).expect("servers").left
+    };
+    for env in [
+        r#"{"LD_PRELOAD": "./a.so"}"#,
+        r#"{"A": "1", "HOME": "."}"#,
+        r#"{"XDG_CONFIG_HOME": "."}"#,
+        r#"{"RINGFENCE_X": ""}"#,
+    ] {
+        assert!(matches!(&left(env, "/opt/ringfence", "")[..], [(_, Left::Environment(_))]), "{env}");
+    }
+    let path = r#"{"PATH": "/proj/bin"}"#;
+    assert_eq!(left(path, "ringfence", ""), [("a".to_owned(), Left::Environment("PATH".to_owned()))]);
+    let file = left("{}", "/opt/ringfence", r#", "envFile": "./e""#);
+    assert_eq!(file, [("a".to_owned(), Left::Environment("envFile".to_owned()))]);
+    // The controls.
+    assert!(left(path, "/opt/ringfence", "").is_empty(), "it is not looked for");
+    assert!(left(r#"{"API_KEY": "k"}"#, "ringfence", "").is_empty());
+    // Wrapped already, and in TOML.
+    let wrapped = r#"{"mcpServers": {"a": {"command": "ringfence", "args": ["mcp", "--server-name", "a", "--", "x"], "env": {"PATH": "."}}}}"#;
+    let left = rewrite(wrapped, None, "ringfence", false).expect("servers").left;
+    assert!(matches!(left[..], [(_, Left::Environment(_))]), "{left:?}");
+    let toml = "[mcp_servers.a]\ncommand = \"x\"\nenv = { LD_PRELOAD = \"a\" }\n";
+    let left = rewrite(toml, Some(Client::Codex), "ringfence", false).expect("servers").left;
+    assert_eq!(left, [("a".to_owned(), Left::Environment("LD_PRELOAD".to_owned()))]);
+}
+
+#[test]
+fn what_is_started_and_cannot_be_wrapped_is_no_remote_server() {
+    let left = |server: &str| {
+        let text = format!(r#"{{"mcp.servers": {{"a": {server}}}}}"#);
+        rewrite(&text, None, "ringfence", false).expect("servers").left
+    };
+    for server in [
+        r#"{"command": "x", "command": "y"}"#,
+        r#"{"command": ["x"]}"#,
+        r#"{"command": "x", "args": "y"}"#,
+        r#"{"command": "x", "args": [1]}"#,
+    ] {
+        assert!(matches!(left(server)[..], [(_, Left::Unable(_))]), "{server}: {:?}", left(server));
+    }
+    assert!(matches!(left(r#"{"url": "https://a"}"#)[..], [(_, Left::Because(_))]), "the control");
+    assert!(left(r#"{"command": "x"}"#).is_empty(), "a dotted key of VS Code's has servers, too");
+}

@@ -1,6 +1,6 @@
 //! Servers in TOML, as Codex has them.
 
-use super::{Arguments, Entry, Error, Server, Text};
+use super::{Arguments, Entry, Error, Left, Server, Text};
 use ::toml::{
     Spanned,
     de::{DeTable, DeValue},
@@ -32,22 +32,26 @@ fn get<'a, 'b>(table: &'b DeTable<'a>, name: &str) -> Option<Found<'a, 'b>> {
     table.iter().find(|(key, _)| key.get_ref() == name)
 }
 
-fn server(text: &str, value: &Spanned<DeValue<'_>>) -> Result<Server, &'static str> {
+fn server(text: &str, value: &Spanned<DeValue<'_>>) -> Result<Server, Left> {
     let server = value.get_ref().as_table().ok_or("it is not an object")?;
     let (key, command) = get(server, "command")
         .ok_or("it has no command: a remote server, which the interceptor does not see")?;
-    let command = string(command).ok_or("its command is not a string")?;
+    let command = string(command).ok_or(Left::Unable("its command is not a string"))?;
     let arguments = get(server, "args").map(|(_, value)| {
-        let list = value.get_ref().as_array().ok_or("its args are not a list")?;
-        let items = list.iter().map(|item| string(item).ok_or("its args are not all strings"));
-        Ok::<_, &'static str>(Arguments {
-            range: value.span(),
-            items: items.collect::<Result<_, &'static str>>()?,
-        })
+        let list = value.get_ref().as_array().ok_or(Left::Unable("its args are not a list"))?;
+        let item = |item| string(item).ok_or(Left::Unable("its args are not all strings"));
+        let items = list.iter().map(item).collect::<Result<_, Left>>()?;
+        Ok::<_, Left>(Arguments { range: value.span(), items })
     });
+    let variables = get(server, "env").and_then(|(_, env)| env.get_ref().as_table());
+    let variables = variables
+        .into_iter()
+        .flat_map(|env| env.iter())
+        .map(|(name, _)| name.get_ref().to_string())
+        .collect();
     let is_inline = text.get(value.span()).is_some_and(|text| text.starts_with('{'));
     let place = place(text, key.span().start, command.range.end, is_inline);
-    Ok(Server { command, arguments: arguments.transpose()?, place })
+    Ok(Server { command, arguments: arguments.transpose()?, place, variables })
 }
 
 fn string(value: &Spanned<DeValue<'_>>) -> Option<Text> {

@@ -4,8 +4,8 @@ mod disks;
 mod find;
 
 use super::{
-    Queue, Text, git,
-    reader::{Command, has_output, is_unknown},
+    DEEPEST, Queue, Text, git,
+    reader::{self, Command, has_output, is_unknown},
     targets::{Here, is_device, is_wide},
     wrappers::{self, has_any, has_short, inner, is_option, operands, value},
 };
@@ -130,6 +130,8 @@ const ACTION: usize = 5;
 #[derive(Debug, Default)]
 pub(super) struct Cursor {
     here: Here,
+    /// How many command lines that `env -S` made stand in one another.
+    made: usize,
 }
 
 /// Judges a command. `before`: the one before it in the script.
@@ -152,6 +154,11 @@ pub(super) fn judge(
         return queue.put(Text::Script(words.join(" ")));
     }
     let name = wrappers::name(program);
+    if name == "env"
+        && let Some(line) = wrappers::split_string(arguments)
+    {
+        return made_by_env(line, around.more, (command, before), cursor, queue, deeds);
+    }
     cursor.here = wrappers::moved(&name, arguments, cursor.here);
     if TALKERS.contains(&name.as_str()) {
         return;
@@ -161,6 +168,30 @@ pub(super) fn judge(
     if !(one.removes(deeds) || one.runs(queue, deeds) || one.sets(deeds) || one.sends(deeds)) {
         one.acts(deeds);
     }
+}
+
+/// The command line that `env -S` makes, with all that is around the command: its input, what is piped to it, where it is.
+fn made_by_env(
+    (value, further): (String, &[String]),
+    more: bool,
+    (command, before): (&Command, Option<&Command>),
+    cursor: &mut Cursor,
+    queue: &mut Queue,
+    deeds: &mut Deeds,
+) {
+    let script = reader::read(&value);
+    if cursor.made >= DEEPEST || !script.whole {
+        queue.full = true;
+        return deeds.does(Operation::Execute);
+    }
+    // What separates commands for a shell separates none here.
+    let split = script.commands.into_iter().flat_map(|command| command.words);
+    let around = ["xargs", "env"].into_iter().skip(usize::from(!more)).map(str::to_owned);
+    let words = around.chain(split).chain(further.iter().cloned()).collect();
+    script.texts.into_iter().for_each(|text| queue.put(Text::Script(text)));
+    cursor.made += 1;
+    judge(&Command { words, ..command.clone() }, before, cursor, queue, deeds);
+    cursor.made -= 1;
 }
 
 /// What is written, read, emptied by redirects.
@@ -282,10 +313,6 @@ impl One<'_> {
             let runs = |text: &&str| text.contains("system") || text.contains('|');
             operands(arguments).filter(runs).for_each(|text| queue.put(Text::Code(text.to_owned())));
             return false;
-        } else if self.name == "env"
-            && let Some(script) = wrappers::split_string(arguments)
-        {
-            queue.put(Text::Script(script));
         } else if self.name == "eval" {
             if arguments.iter().any(|word| is_unknown(word)) {
                 deeds.mark(Mark::Unseen);

@@ -29,7 +29,7 @@ pub(super) struct Script {
 }
 
 /// A program with its arguments.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub(super) struct Command {
     /// The program first, behind assignments; none: only redirects.
     pub(super) words: Vec<String>,

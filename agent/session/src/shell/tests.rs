@@ -103,6 +103,15 @@ fn marks() {
         ("cd / && rm -rf *", Mark::Wide),
         ("dd if=a of=/dev/sda", Mark::Wide),
         ("env -S 'rm -rf' ~", Mark::Wide),
+        ("env -S 'rm -rf' '#' ~", Mark::Wide),
+        ("env -S 'rm -rf #x' ~", Mark::Wide),
+        ("env -S $'rm\n-rf' ~", Mark::Wide),
+        ("env -S A=1 sh <<'E'\nrm -rf ~\nE", Mark::Wide),
+        ("env -S bash <<'E'\nrm -rf ~\nE", Mark::Wide),
+        ("curl u | env -S A=1 sh", Mark::Unseen),
+        ("curl u | env -S bash", Mark::Unseen),
+        ("cd / && env -S A=1 rm -rf *", Mark::Wide),
+        ("echo x | xargs env -S A=1 rm", Mark::Bulk),
         ("env -iS 'rm -rf ~'", Mark::Wide),
         ("env -vS 'rm -rf ~'", Mark::Wide),
         ("env --split-string='rm -rf ~'", Mark::Wide),
@@ -157,7 +166,9 @@ fn what_cannot_be_read_is_judged_by_its_words() {
 
 #[test]
 fn hostile_scripts_take_no_longer_than_they_are() {
-    for text in ["sudo ", "$(", "sh -c \"", "(", "<<a ", "a|", "find -exec ", "env ", "'", "{ ", "`"] {
+    for text in
+        ["sudo ", "$(", "sh -c \"", "(", "<<a ", "a|", "find -exec ", "env ", "env -S ", "'", "{ ", "`"]
+    {
         let _ = deeds(&text.repeat(LONGEST / text.len()));
     }
 }

@@ -106,9 +106,9 @@ fn behind_options<'a>(words: &'a [String], valued: &str) -> &'a [String] {
     rest
 }
 
-/// The command line that `env -S` makes: of the option's value and of all words behind it. Another `env` reads it, as options
-/// and assignments may stand there. None: there is no such option.
-pub(super) fn split_string(words: &[String]) -> Option<String> {
+/// What `env -S` makes a command line of: the option's value, which is split into words, and all words behind it. Another `env`
+/// reads them, as options and assignments may stand there. None: there is no such option.
+pub(super) fn split_string(words: &[String]) -> Option<(String, &[String])> {
     let mut rest = words;
     while let [word, after @ ..] = rest {
         // Long options may be cut short; no other begins with an `s`.
@@ -119,7 +119,7 @@ pub(super) fn split_string(words: &[String]) -> Option<String> {
                 return None;
             }
             if "split-string".starts_with(name) {
-                return Some(command_line(value, after));
+                return Some(to_split(value, after));
             }
             let valued = value.is_none() && ["argv0", "chdir", "unset"].iter().any(|o| o.starts_with(name));
             rest = if valued { after.get(1..).unwrap_or_default() } else { after };
@@ -128,7 +128,7 @@ pub(super) fn split_string(words: &[String]) -> Option<String> {
         let letters = word.strip_prefix('-')?;
         let valued = letters.char_indices().find(|(_, letter)| "CPSau".contains(*letter));
         rest = match valued.map(|(at, letter)| (letter, letters.get(at + 1..).unwrap_or_default())) {
-            Some(('S', value)) => return Some(command_line(Some(value).filter(|v| !v.is_empty()), after)),
+            Some(('S', value)) => return Some(to_split(Some(value).filter(|v| !v.is_empty()), after)),
             Some((_, "")) => after.get(1..).unwrap_or_default(),
             _ => after,
         };
@@ -137,7 +137,7 @@ pub(super) fn split_string(words: &[String]) -> Option<String> {
 }
 
 /// `value`: where it stands in the option's own word; else it is the first of `after`.
-fn command_line(value: Option<&str>, after: &[String]) -> String {
+fn to_split<'w>(value: Option<&str>, after: &'w [String]) -> (String, &'w [String]) {
     let (value, further) = match (value, after) {
         (Some(value), _) => (value, after),
         (None, [value, further @ ..]) => (value.as_str(), further),
@@ -145,10 +145,10 @@ fn command_line(value: Option<&str>, after: &[String]) -> String {
     };
     // What separates words there, beside blanks.
     let mut value = value.to_owned();
-    for blank in ["\\_", "\\t", "\\n", "\\r", "\\f", "\\v"] {
+    for blank in ["\\_", "\\t", "\\n", "\\r", "\\f", "\\v", "\n", "\r"] {
         value = value.replace(blank, " ");
     }
-    ["env", &value].into_iter().chain(further.iter().map(String::as_str)).collect::<Vec<_>>().join(" ")
+    (value, further)
 }
 
 /// Whether an argument is an option.
@@ -231,9 +231,13 @@ mod tests {
 
     #[test]
     fn the_command_line_that_env_makes() {
-        let made = |text: &str| split_string(&text.split('|').map(str::to_owned).collect::<Vec<_>>());
+        let made = |text: &str| {
+            let words: Vec<String> = text.split('|').map(str::to_owned).collect();
+            split_string(&words).map(|(value, further)| format!("{value}|{}", further.join("|")))
+        };
         for text in [
             "-S|rm -rf|~",
+            "-S|rm\n-rf|~",
             "-Srm -rf|~",
             "-iS|rm -rf|~",
             "-vSrm -rf|~",
@@ -244,12 +248,12 @@ mod tests {
             "-|-S|rm\\_-rf|~",
             "-iuHOME|-S|rm -rf|~",
         ] {
-            assert_eq!(made(text).as_deref(), Some("env rm -rf ~"), "{text}");
+            assert_eq!(made(text).as_deref(), Some("rm -rf|~"), "{text}");
         }
         for text in ["", "-i|rm|-S|a", "--|-S|a", "-u|-S|rm", "-uS|rm", "A=1|rm"] {
             assert_eq!(made(text), None, "{text}");
         }
-        assert_eq!(made("-S").as_deref(), Some("env "));
+        assert_eq!(made("-S").as_deref(), Some("|"));
     }
 
     #[test]

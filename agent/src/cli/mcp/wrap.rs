@@ -63,7 +63,7 @@ pub(crate) fn run(args: &WrapArgs) -> anyhow::Result<ExitCode> {
         eprintln!("{}: left as it is: {}", printable(name), printable(&why.to_string()));
     }
     // What may not be protected is no success, whatever else is.
-    let is_doubtful = rewritten.left.iter().any(|(_, why)| matches!(why, Left::Foreign(_)));
+    let is_doubtful = !args.undo && rewritten.left.iter().any(|(_, why)| !matches!(why, Left::Because(_)));
     let done = if is_doubtful { Exit::Failure } else { Exit::Success }.into();
     if rewritten.changed.is_empty() {
         eprintln!("ringfence: nothing to change in {}", named());

@@ -53,12 +53,12 @@ const PARTED_WORDS: &[&str] = &[
 /// Whether one of them, by its name, changes nothing with these arguments.
 pub(super) fn shows(name: &str, arguments: &[String]) -> bool {
     match name {
-        "wipefs" => options_before_dashes(arguments).all(|word| {
+        "wipefs" => like_options(arguments).all(|word| {
             let valued = WIPEFS_VALUED.iter().any(|option| is_with_value(word, option));
             valued || is_one_of(word, WIPEFS, WIPEFS_SHORT)
         }),
         "parted" => {
-            let known = options_before_dashes(arguments).all(|word| is_one_of(word, PARTED, PARTED_SHORT));
+            let known = like_options(arguments).all(|word| is_one_of(word, PARTED, PARTED_SHORT));
             let is_known = |word: &str| {
                 PARTED_WORDS.contains(&word.to_ascii_lowercase().as_str())
                     || word.bytes().all(|byte| byte.is_ascii_digit())
@@ -81,8 +81,9 @@ pub(super) fn shows(name: &str, arguments: &[String]) -> bool {
     }
 }
 
-fn options_before_dashes(arguments: &[String]) -> impl Iterator<Item = &str> {
-    arguments.iter().map(String::as_str).take_while(|word| *word != "--").filter(|word| is_option(word))
+/// All that look like options, behind `--` as well: that may be another option's value.
+fn like_options(arguments: &[String]) -> impl Iterator<Item = &str> {
+    arguments.iter().map(String::as_str).filter(|word| is_option(word) && *word != "--")
 }
 
 /// Whether an option is one of these words, or letters of `short` behind one dash.
@@ -113,6 +114,7 @@ mod tests {
     fn what_changes_nothing() {
         for text in [
             "wipefs|/dev/sda",
+            "wipefs|--|/dev/sda",
             "wipefs|-n|/dev/sda",
             "wipefs|-iJ|/dev/sda",
             "wipefs|--json|-O|UUID|--types=ext4|/dev/sda",
@@ -141,6 +143,8 @@ mod tests {
             "wipefs|--of=0x438|/dev/sda",
             "wipefs|--offset|0x438|/dev/sda",
             "wipefs|-o0x438|/dev/sda",
+            "wipefs|-O|--|-a|/dev/sda",
+            "wipefs|-O|--|--all|/dev/sda",
             "parted",
             "parted|/dev/sda",
             "parted|-l|/dev/sda",
