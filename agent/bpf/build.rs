@@ -1,6 +1,8 @@
-//! Builds the eBPF object and tells the crate where it is: `RINGFENCE_EBPF` names the file to embed.
+//! Builds the eBPF object and tells the crate where it is: `RINGFENCE_EBPF` names the file to embed, the object compressed.
 
+use flate2::{Compression, write::ZlibEncoder};
 use std::error::Error;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -35,8 +37,10 @@ fn run() -> Result<(), Box<dyn Error>> {
 
     let object = ringfence_ebpf_build::build(&ebpf, &target_dir(&out).join("ebpf"), &arch)?;
     // A copy of our own: builds of several profiles share the target directory of the object.
-    let embedded = out.join("ringfence.bpf.o");
-    std::fs::write(&embedded, ringfence_ebpf_build::without_dwarf(&std::fs::read(&object)?)?)?;
+    let embedded = out.join("ringfence.bpf.o.z");
+    let mut packed = ZlibEncoder::new(Vec::new(), Compression::best());
+    packed.write_all(&ringfence_ebpf_build::without_dwarf(&std::fs::read(&object)?)?)?;
+    std::fs::write(&embedded, packed.finish()?)?;
     println!("cargo::rustc-env=RINGFENCE_EBPF={}", embedded.display());
     Ok(())
 }

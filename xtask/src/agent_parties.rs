@@ -27,7 +27,7 @@ const IN_GUEST: [&str; 6] = [
 /// # Errors
 /// What the compiler said.
 pub(crate) fn build() -> Result<()> {
-    build::binary("dev")?;
+    build::package_binary("ringfence", "ringfence", "dev")?;
     build::package_binary("ringfence-guest", "ringfence-runtime", "dev").map(drop)
 }
 

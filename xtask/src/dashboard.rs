@@ -8,7 +8,7 @@ use anyhow::Result;
 
 /// Runs every test of the page, and of what pages of other sites can do; each counts.
 pub(crate) fn tests() -> Result<Tally> {
-    build::binary("dev")?;
+    build::package_binary("ringfence", "ringfence", "dev")?;
     // Cargo's name for the folder of the profile `dev`.
     let binary = target().join("debug/ringfence");
     let tests = workspace().join("tests/dashboard");

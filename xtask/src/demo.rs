@@ -48,7 +48,7 @@ fn in_vm(folder: &Path) -> Result<ExitCode> {
 
 fn native(folder: &Path) -> Result<ExitCode> {
     setup::for_building()?;
-    let binary = build::binary("release")?;
+    let binary = build::shipped()?;
     let doctor = Command::new(&binary).arg("doctor").output().context("cannot start ringfence doctor")?;
     if !doctor.status.success() {
         let said = String::from_utf8_lossy(&doctor.stdout);

@@ -8,8 +8,6 @@ use anyhow::{Context, Result, bail, ensure};
 use object::LittleEndian;
 use object::elf::{DT_NEEDED, FileHeader64, PT_INTERP};
 use object::read::elf::{Dyn, FileHeader, ProgramHeader};
-use std::fs::Permissions;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
@@ -55,25 +53,7 @@ fn program(name: &str, target: &str) -> Result<PathBuf> {
     })?;
     let built = paths::target().join(target).join("guest").join(name);
     check(&built).with_context(|| format!("{} cannot ship", built.display()))?;
-    place(&built, name)
-}
-
-/// Puts a program where it is whatever it was built for, and where an image's build finds it without cargo's files.
-fn place(built: &Path, name: &str) -> Result<PathBuf> {
-    let folder = paths::target().join("container");
-    std::fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
-    let program = folder.join(name);
-    let bytes = std::fs::read(built).with_context(|| format!("cannot read {}", built.display()))?;
-    if std::fs::read(&program).is_ok_and(|there| there == bytes) {
-        return Ok(program);
-    }
-    // In one step: what runs keeps the file that it has.
-    let failed = || format!("cannot write {}", program.display());
-    let partial = tempfile::NamedTempFile::new_in(&folder).with_context(failed)?;
-    std::fs::write(partial.path(), bytes).with_context(failed)?;
-    std::fs::set_permissions(partial.path(), Permissions::from_mode(0o755)).with_context(failed)?;
-    partial.persist(&program).with_context(failed)?;
-    Ok(program)
+    build::place(&built, &paths::target().join("container"), name)
 }
 
 /// A program that any image can run: no interpreter, no library, not large.

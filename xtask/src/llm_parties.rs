@@ -15,7 +15,7 @@ const PYTHON: &str = "the providers' Python SDKs";
 
 /// Runs every test; each counts.
 pub(crate) fn tests() -> Result<Tally> {
-    build::binary("dev")?;
+    build::package_binary("ringfence", "ringfence", "dev")?;
     build::package_binary("ringfence-guest", "ringfence-runtime", "dev")?;
     let (binary, runtime) = (target().join("debug/ringfence"), target().join("debug/ringfence-runtime"));
     let environment = python::environment(&requirements(), NAME, PYTHON)?;

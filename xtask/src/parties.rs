@@ -15,7 +15,7 @@ const PYTHON: [u32; 2] = [1, 2];
 
 /// Runs every pair of a server and a client; each counts.
 pub(crate) fn tests() -> Result<Tally> {
-    build::binary("dev")?;
+    build::package_binary("ringfence", "ringfence", "dev")?;
     let binary = target().join("debug/ringfence");
     let environments = PYTHON.map(|version| Ok((version, environment(version)?)));
     let environments = environments.into_iter().collect::<Result<Vec<_>>>()?;

@@ -309,7 +309,7 @@ fn load(object: &Object, pins: &Pins, keys: &Keys, unknown: &Unknown) -> Result<
     for name in object.maps.keys() {
         loader.map_pin_path(name, pins.map_path(name));
     }
-    let mut loaded = loader.load(object.bytes).map_err(|error| LoadError::Maps(Box::new(error)))?;
+    let mut loaded = loader.load(&object.bytes).map_err(|error| LoadError::Maps(Box::new(error)))?;
 
     let dir = pins.begin_load()?;
     for Hook { name: hook, without, .. } in HOOKS {
@@ -329,7 +329,7 @@ fn load(object: &Object, pins: &Pins, keys: &Keys, unknown: &Unknown) -> Result<
     pin_egress(&mut loaded, &dir)?;
     for hook in &unknown.hooks {
         // One program has one place: each of these hooks gets a copy of its own, over the same pinned maps.
-        let mut copy = loader.load(object.bytes).map_err(|error| LoadError::Maps(Box::new(error)))?;
+        let mut copy = loader.load(&object.bytes).map_err(|error| LoadError::Maps(Box::new(error)))?;
         refuse_at(hook, &mut copy, &btf, &dir)?;
     }
     pins.commit_load()?;

@@ -4,18 +4,23 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
     hash::{DefaultHasher, Hasher},
+    io::{self, Read as _},
 };
 
 use aya_obj::{EbpfSectionKind, ProgramSection};
+use flate2::read::ZlibDecoder;
 use object::{Object as _, ObjectSection as _, ObjectSymbol as _};
 use ringfence_common::{enroll::ITERATOR, net::EGRESS};
 
-/// The object as built with this binary.
-static OBJECT: &[u8] = aya::include_bytes_aligned!(env!("RINGFENCE_EBPF"));
+/// The object as built with this binary, compressed: it is needed once, when the daemon starts.
+static OBJECT: &[u8] = include_bytes!(env!("RINGFENCE_EBPF"));
 
 /// The object cannot be understood; only a broken build gives that.
 #[derive(Debug, thiserror::Error)]
 pub enum ObjectError {
+    /// What was compressed is something else.
+    #[error("the eBPF programs inside this binary cannot be unpacked; build it again")]
+    Unpack(#[source] io::Error),
     /// Not an eBPF object.
     #[error("the eBPF programs inside this binary cannot be read; build it again")]
     Parse(#[from] aya_obj::ParseError),
@@ -53,7 +58,7 @@ impl fmt::Display for Shape {
 #[derive(Debug)]
 pub(crate) struct Object {
     /// The object file.
-    pub bytes: &'static [u8],
+    pub bytes: Vec<u8>,
     /// Tells one build from another.
     pub hash: u64,
     /// Every map but the object's own data sections.
@@ -67,11 +72,11 @@ pub(crate) struct Object {
 impl Object {
     /// The object inside this binary.
     pub(crate) fn embedded() -> Result<Self, ObjectError> {
-        Self::parse(OBJECT)
+        Self::parse(unpacked()?)
     }
 
-    fn parse(bytes: &'static [u8]) -> Result<Self, ObjectError> {
-        let parsed = aya_obj::Object::parse(bytes)?;
+    fn parse(bytes: Vec<u8>) -> Result<Self, ObjectError> {
+        let parsed = aya_obj::Object::parse(&bytes)?;
         let mut hooks = BTreeSet::new();
         for (name, program) in &parsed.programs {
             match program.section {
@@ -92,15 +97,16 @@ impl Object {
         };
         // Not a cryptographic hash, and not stable between Rust versions: the worst that a change does is a reload.
         let mut hasher = DefaultHasher::new();
-        hasher.write(bytes);
-        Ok(Self {
-            bytes,
-            hash: hasher.finish().max(1),
-            maps: maps.map(|(name, map)| (name.clone(), shape(map))).collect(),
-            hooks,
-            globals: globals(bytes)?,
-        })
+        hasher.write(&bytes);
+        let maps = maps.map(|(name, map)| (name.clone(), shape(map))).collect();
+        Ok(Self { hash: hasher.finish().max(1), maps, hooks, globals: globals(&bytes)?, bytes })
     }
+}
+
+fn unpacked() -> Result<Vec<u8>, ObjectError> {
+    let mut bytes = Vec::new();
+    ZlibDecoder::new(OBJECT).read_to_end(&mut bytes).map_err(ObjectError::Unpack)?;
+    Ok(bytes)
 }
 
 /// Named objects of `.rodata`. Constants that the compiler put there have local symbols, or none.
@@ -122,7 +128,8 @@ mod tests {
 
     #[test]
     fn the_object_has_what_the_kernel_reads_and_nothing_for_debuggers() {
-        let elf = object::File::parse(OBJECT).expect("an ELF file");
+        let bytes = unpacked().expect("the object");
+        let elf = object::File::parse(&*bytes).expect("an ELF file");
         let names: Vec<&str> = elf.sections().map(|section| section.name().expect("a name")).collect();
         for wanted in [".BTF", ".BTF.ext", "lsm/file_open"] {
             assert!(names.contains(&wanted), "{wanted}: {names:?}");

@@ -70,7 +70,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     setup::for_benchmarks()?;
     let ringfence = match &args.binary {
         Some(binary) => std::path::absolute(binary).context("no working directory")?,
-        None => build::binary("release")?,
+        None => build::shipped()?,
     };
     let dir = tempfile::tempdir().context("cannot make a directory for the profile")?;
     let profile = dir.path().join("bench.toml");

@@ -50,7 +50,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     setup::for_benchmarks()?;
-    let ringfence = build::binary("release")?;
+    let ringfence = build::shipped()?;
     let mut places = Vec::new();
     for (name, one) in [("on any processor", false), ("on one processor", true)] {
         let _stays = one.then(OneProcessor::take).transpose()?;

@@ -108,7 +108,7 @@ impl Job {
 
 /// The binary, and the profiles that ship.
 fn add_ringfence(payload: &mut Payload, as_it_ships: bool) -> Result<()> {
-    let binary = if as_it_ships { build::binary("release") } else { build::for_guest() }?;
+    let binary = if as_it_ships { build::shipped() } else { build::for_guest() }?;
     glibc::check(&binary)?;
     payload.add(&Added { host: binary, guest: "/usr/local/bin/ringfence".into() })?;
     let profiles = workspace().join("profiles");

@@ -119,6 +119,11 @@ fn no_chain_of_operators_is_too_long() {
         ("DELETE FROM t WHERE id = ", "NOT "),
         ("DELETE FROM t WHERE id = ", "("),
         ("DELETE FROM t WHERE id = ", "- "),
+        ("DELETE FROM t WHERE id = ", "(SELECT 1 FROM a WHERE b = "),
+        ("DELETE FROM t WHERE id IN (SELECT 1 FROM ", "(SELECT 1 FROM "),
+        ("DELETE FROM t WHERE id = ", "CASE WHEN 1 = 1 THEN "),
+        ("DELETE FROM t WHERE id = ", "ARRAY[f("),
+        ("DELETE FROM t USING ", "(a JOIN "),
     ] {
         for length in [300, 1000, 5000, 200_000 / link.len()] {
             let found = find(&[], &json!({ "sql": format!("{begin}{}", link.repeat(length)) }));

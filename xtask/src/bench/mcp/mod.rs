@@ -77,7 +77,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let wanted = |part| args.only.is_empty() || args.only.contains(&part);
     let ringfence = match &args.binary {
         Some(binary) => std::path::absolute(binary).context("no working directory")?,
-        None => build::binary("release")?,
+        None => build::shipped()?,
     };
     build::package_binary("ringfence-vm-tests", "mcp-echo", "release")?;
     let echo = target().join("release/mcp-echo");
