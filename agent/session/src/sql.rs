@@ -14,9 +14,11 @@ use sqlparser::{
 };
 use std::ops::ControlFlow;
 
-/// Most levels of a tree of expressions: a thread's stack holds many times as many. Of a deeper text, as of one that is
-/// [too long](LONGEST), only the words count.
+/// Most levels of a tree of expressions. Of a deeper text, as of one that is [too long](LONGEST), only the words count.
 const DEEPEST: usize = 1000;
+/// What a text of that depth is parsed and visited on, bytes: the parser goes at most 50 levels down, and a level of it
+/// has up to 40 KiB in a build without optimisation. Only what is used of it becomes memory.
+const STACK: usize = 8 << 20;
 /// Longest text that is parsed, bytes.
 const LONGEST: usize = 256 * 1024;
 /// Argument names that hold SQL and nothing else.
@@ -143,6 +145,10 @@ fn parse(text: &str) -> Option<Findings> {
     if text.len() > LONGEST || text.trim().is_empty() {
         return None;
     }
+    stacker::maybe_grow(STACK, STACK, || gravest(text))
+}
+
+fn gravest(text: &str) -> Option<Findings> {
     let dialects: [&dyn Dialect; 5] =
         [&GenericDialect {}, &PostgreSqlDialect {}, &MySqlDialect {}, &SQLiteDialect {}, &MsSqlDialect {}];
     let mut gravest: Option<Findings> = None;
