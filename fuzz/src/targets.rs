@@ -8,11 +8,12 @@ use ringfence_grant::{
     Grant, NetEntry, Scope,
     gate::{Gate, Registry},
 };
+use ringfence_pins::{LONGEST_DEFINITION, LONGEST_NAME, difference, flags};
 use ringfence_redact as redact;
 use ringfence_session::{
     conditions::Facts,
     line::{self, Kind, Line},
-    plain, risk, rules, strict,
+    listing, plain, risk, rules, strict,
 };
 use ringfence_tools::{
     programs::HostPrograms,
@@ -38,8 +39,9 @@ use std::{
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All of them; each has its corpus in `fuzz/corpus/NAME`.
-pub const ALL: [Target; 24] = [
+pub const ALL: [Target; 25] = [
     ("line", line),
+    ("listing", listing),
     ("classify", classify),
     ("rules", rules),
     ("redact", redact),
@@ -88,6 +90,42 @@ pub fn line(data: &[u8]) {
         }
         Kind::Response(..) => assert!(value.get("method").is_none()),
     }
+}
+
+/// Lists of tools: whoever reads the line finds the tools that were judged, no others, and none of those that were taken out;
+/// what was taken out leaves all else as it was. No definition is longer than may be, whatever is odd in it.
+pub fn listing(data: &[u8]) {
+    let _ = line::answers(data);
+    let _ = listing::server_info(data);
+    let Ok(lists) = listing::read(data) else { return };
+    let Ok(value) = serde_json::from_slice::<Value>(data) else { return };
+    let messages = value.as_array().cloned().unwrap_or_else(|| vec![value.clone()]);
+    let found: Vec<usize> =
+        messages.iter().filter_map(|message| message["result"]["tools"].as_array().map(Vec::len)).collect();
+    assert_eq!(found, lists.iter().map(|list| list.tools.len()).collect::<Vec<_>>());
+    for tool in lists.iter().flat_map(|list| &list.tools) {
+        assert_eq!(data.get(tool.at.clone()), Some(tool.raw.as_bytes()));
+        let Ok(definition) = tool.definition() else { continue };
+        assert!(definition.name.len() <= LONGEST_NAME && definition.text.len() <= LONGEST_DEFINITION);
+        let parsed: Value = serde_json::from_str(tool.raw).expect("a definition is JSON");
+        assert_eq!(parsed["name"], definition.name.as_str());
+        let found = flags::of(&definition.text, "s");
+        assert!(found.len() <= flags::MOST);
+        assert!(found.iter().all(|flag| !flag.excerpt.chars().any(char::is_control)));
+        assert!(!difference::as_text(&definition.text).is_empty() || definition.text.len() < 64);
+    }
+    for kept in [0, 1, usize::MAX] {
+        let text = listing::without(data, &lists, |_, at| at % 3 != kept);
+        let value: Value = serde_json::from_slice(&text).expect("it is JSON as before");
+        let messages = value.as_array().cloned().unwrap_or_else(|| vec![value.clone()]);
+        let left: Vec<usize> = messages
+            .iter()
+            .filter_map(|message| message["result"]["tools"].as_array().map(Vec::len))
+            .collect();
+        let expected = lists.iter().map(|list| (0..list.tools.len()).filter(|at| at % 3 == kept).count());
+        assert_eq!(left, expected.collect::<Vec<_>>());
+    }
+    assert_eq!(listing::without(data, &lists, |_, _| false), data);
 }
 
 fn fast_path(data: &[u8]) {

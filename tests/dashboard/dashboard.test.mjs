@@ -112,6 +112,54 @@ test("approve lets the call go on", async () => {
   await card.waitFor({ state: "detached" });
 });
 
+test("a changed tool is shown with what changed, kept from the client, and approved or not", async () => {
+  const page = await openLive(`${home.link}`);
+  const tool = (name, description) => ({ name, description, inputSchema: { type: "object" } });
+  const files = await client("files");
+  const names = async (...tools) => (await files.list(tools)).map((listed) => listed.name);
+  assert.deepEqual(await names(tool("read_file", "Reads"), tool("list_files", "Lists"), tool("odd_one", "<IMPORTANT>x</IMPORTANT>\u202eA")),
+    ["read_file", "list_files", "odd_one"]);
+  await page.locator("#pending-tools").getByText("A tool").waitFor();
+  assert.deepEqual(await names(tool("read_file", "Reads <b>all</b> files"), tool("list_files", "Lists less")), []);
+  await page.locator("#pending-tools").getByText("3 tools").waitFor();
+  await page.locator("#pending-tools a").click();
+  const card = (name) => page.locator("#pins .card").filter({ has: page.getByText(name, { exact: true }) });
+  await card("read_file").getByText("+description: Reads <b>all</b> files").waitFor();
+  await card("read_file").getByText("-description: Reads", { exact: false }).first().waitFor();
+  await card("odd_one").getByText("marks that speak to the model").waitFor();
+  await card("odd_one").locator(".flags").getByText("U+202E").first().waitFor();
+  // What is approved is what was shown.
+  const [shown] = (await home.api("/api/tools/pending")).filter((row) => row.tool === "read_file");
+  await names(tool("read_file", "Reads, and more"), tool("list_files", "Lists less"));
+  const late = await home.api("/api/tools/approve", {
+    method: "POST",
+    headers: { "Content-Type": "application/json" },
+    body: JSON.stringify({ server: shown.server, tool: "read_file", sha256: shown.sha256 }),
+  });
+  assert.match(late.error, /nothing is decided/);
+  await card("read_file").getByText("+description: Reads, and more").waitFor();
+  await card("read_file").getByRole("button", { name: "Approve" }).click();
+  await page.getByText("read_file is approved.").waitFor();
+  await card("list_files").getByRole("button", { name: "Reject" }).click();
+  await page.getByText("list_files is rejected.").waitFor();
+  assert.deepEqual(await names(tool("read_file", "Reads, and more"), tool("list_files", "Lists less")), ["read_file"]);
+  const refused = await files.call("list_files");
+  assert.match(refused.result.content[0].text, /changed since it was pinned/);
+  await page.locator("#servers").getByRole("link", { name: "files" }).click();
+  const line = (name) => page.locator(`#server tr[data-tool="${name}"]`);
+  await line("read_file").getByText("approved").waitFor();
+  await line("list_files").getByText("rejected").waitFor();
+  await page.locator("#server .changes").getByText("removed").first().waitFor();
+  // Forgotten, with a question that Enter answers with no.
+  const forget = () => page.locator("#servers").getByRole("button", { name: "Forget files" }).click();
+  await forget();
+  await page.keyboard.press("Enter");
+  assert.equal((await home.api("/api/servers")).length, 1);
+  await forget();
+  await page.getByRole("button", { name: "Forget it" }).click();
+  await page.getByText("No server yet").waitFor();
+});
+
 test("a call with a name of thousands of characters is decided like any other", async () => {
   const page = await openLive();
   const files = await client("files");

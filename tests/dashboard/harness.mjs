@@ -100,6 +100,8 @@ export class Home {
     });
     return {
       call: (name, args = {}, meta = undefined) => request("tools/call", { name, arguments: args, _meta: meta }),
+      /** Has the server list these tools; those that the client gets. */
+      list: async (tools) => (await request("tools/list", { tools })).result.tools,
       /** With arguments as JSON text. */
       raw: (name, args) => raw("tools/call", `{"name":${JSON.stringify(name)},"arguments":${args}}`),
       close: () => {

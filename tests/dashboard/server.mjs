@@ -9,6 +9,9 @@ for await (const line of createInterface({ input: process.stdin })) {
   if (params?.arguments?.stderr) process.stderr.write(params.arguments.stderr);
   if (method === "initialize") {
     say({ jsonrpc: "2.0", id, result: { protocolVersion: "2025-06-18", capabilities: { tools: {} }, serverInfo: { name: "test", version: "1" } } });
+  } else if (method === "tools/list") {
+    // The test says what the server lists.
+    say({ jsonrpc: "2.0", id, result: { tools: params.tools } });
   } else if (params?.name === "fail_always") {
     say({ jsonrpc: "2.0", id, error: { code: -32000, message: "it always fails" } });
   } else if (params?.name === "ask_model") {

@@ -141,6 +141,8 @@ impl Metrics {
             Row::TaskAnswer { answer, .. } => self.outcome(self.label(server), answer.name()),
             Row::Decision { outcome, .. } => self.outcome(self.label(server), known(outcome)),
             Row::Message(_)
+            | Row::Server { .. }
+            | Row::Tools(_)
             | Row::Client { .. }
             | Row::Asked { .. }
             | Row::Answered { .. }

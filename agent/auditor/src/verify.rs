@@ -256,6 +256,8 @@ impl Sums {
             Row::Stderr { number, at, text, dropped } => {
                 self.stderr.add(&json!([number, rfc3339(*at), text, dropped]));
             }
+            // The inventory is of all sessions, and what is pinned is vouched for.
+            Row::Server { .. } | Row::Tools(_) => {}
             Row::Session { .. }
             | Row::Client { .. }
             | Row::Asked { .. }

@@ -24,7 +24,7 @@ pub enum StopReason<'a> {
 /// The answer to a tool call that was stopped: a tool result with `isError`, so that the model sees the reason. Ends
 /// with a newline.
 pub fn stopped(call: &JudgedCall, why: &StopReason<'_>) -> String {
-    let JudgedCall { id, tool, risk, judgement } = call;
+    let JudgedCall { id, tool, risk, judgement, held } = call;
     let score = risk.score;
     let because = match (judgement.rules.as_slice(), risk.reasons.as_slice()) {
         ([], []) => format!("risk {score}"),
@@ -32,7 +32,19 @@ pub fn stopped(call: &JudgedCall, why: &StopReason<'_>) -> String {
         (rules, []) => format!("rule {}, risk {score}", rules.join(", ")),
         (rules, reasons) => format!("rule {}, risk {score}: {}", rules.join(", "), reasons.join(", ")),
     };
-    let text = match why {
+    let text = match (why, held) {
+        (StopReason::Blocked, Some(held)) => format!(
+            "Ringfence refused the call of {tool:?}: {held}, and nobody has approved that. It was not run. Do not try it in another form; ask the person you work for: `ringfence mcp pin` and the dashboard show them what changed, and they can approve it there."
+        ),
+        (why, _) => reason(why, tool, &because),
+    };
+    let result = json!({ "content": [{ "type": "text", "text": text }], "isError": true });
+    id.answer("result", &result)
+}
+
+/// Why a call was stopped, in words.
+fn reason(why: &StopReason<'_>, tool: &str, because: &str) -> String {
+    match why {
         StopReason::Blocked => format!(
             "Ringfence refused the call of {tool:?} ({because}). It was not run. Do not try it in another form; ask the person you work for: they can change the rule, or do it themselves."
         ),
@@ -51,9 +63,7 @@ pub fn stopped(call: &JudgedCall, why: &StopReason<'_>) -> String {
         StopReason::Batch => format!(
             "The call of {tool:?} stands in a batch with a call that was refused or needs approval; the batch was not run. Send the calls one by one."
         ),
-    };
-    let result = json!({ "content": [{ "type": "text", "text": text }], "isError": true });
-    id.answer("result", &result)
+    }
 }
 
 /// The answer to a message that could not be judged: JSON-RPC's "invalid request". Ends with a newline.

@@ -307,6 +307,10 @@ fn from_server(session: &PipeSession, output: impl Read, limit: usize) -> io::Re
             Ok(Taken::Line(lines)) => session.server_lines(lines)?,
             Ok(Taken::Overlong(start)) => {
                 session.overlong_from_server(start, limit);
+                if session.withholds(start, limit)? {
+                    lines.rest(|_| Ok(()))?;
+                    continue;
+                }
                 session.piece_to_client(start)?;
                 lines.rest(|piece| session.piece_to_client(piece))?;
             }

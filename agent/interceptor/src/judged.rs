@@ -13,6 +13,8 @@ pub struct JudgedCall {
     pub risk: Risk,
     /// What the rules and the score ask for.
     pub judgement: Judgement,
+    /// Why its tool is not called at all: it is not what is pinned.
+    pub held: Option<String>,
 }
 
 impl JudgedCall {

@@ -9,6 +9,7 @@
 //! | `judged` | a tool call and what was decided about it |
 //! | `held` | calls that wait for a person, bounded in bytes |
 //! | `outstanding` | ids of the client's requests that the server did not answer yet |
+//! | `pins` | the server's tools as they are pinned, and what becomes of lists of tools |
 //! | `answer` | messages that the interceptor makes itself |
 //! | `link` | the link to the auditor; starts a user's auditor if none runs |
 //! | `rule_file` | what changes of the rule file do to the rules in force |
@@ -29,6 +30,7 @@ pub mod held;
 pub mod judged;
 pub mod link;
 pub(crate) mod outstanding;
+pub mod pins;
 pub mod rule_file;
 pub mod seen;
 pub(crate) mod server_stdin;

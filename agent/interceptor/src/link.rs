@@ -162,6 +162,7 @@ impl Link {
                 pause = if connection.is_some() || patient { PAUSE } else { (2 * pause).min(LONG_PAUSE) };
                 if connection.is_none() {
                     self.session.rules().none_stored();
+                    self.session.pins().none_stored();
                 }
                 // A new auditor knows nothing of the calls that wait.
                 newly_paused.extend(std::mem::take(&mut waiting));
@@ -257,8 +258,12 @@ impl Link {
         conn.send_with_descriptors(&request, &[file.as_fd()])?;
         conn = conn.within(WELCOME);
         match conn.receive::<McpReply>()? {
-            McpReply::Welcome { port, rules } => {
+            McpReply::Welcome { port, rules, tools } => {
                 self.session.rules().set_stored(&rules);
+                if !tools {
+                    // An auditor of before there were pins.
+                    self.session.pins().none_stored();
+                }
                 if ![0, self.port].contains(&port) && self.port != 0 {
                     notice::print(&format!("the dashboard is on port {port}, not on {}", self.port));
                 }
@@ -334,6 +339,7 @@ fn give_up(session: &PipeSession, link: Option<Connection>, rules: &mut RuleFile
         }
     }
     session.rules().none_stored();
+    session.pins().none_stored();
 }
 
 fn carry_out(session: &PipeSession, order: SessionOrder, rules: &mut RuleFileFollower) {
@@ -343,6 +349,8 @@ fn carry_out(session: &PipeSession, order: SessionOrder, rules: &mut RuleFileFol
             let _ = session.decide(&call, &outcome);
         }
         SessionOrder::Rules { rules } => session.rules().set_stored(&rules),
+        // A client that is gone hears of nothing.
+        SessionOrder::Tools { tools } => drop(session.set_pins(tools)),
         order @ SessionOrder::RuleFile { .. } => rules.apply_order(session, order),
         SessionOrder::Committed => {}
     }

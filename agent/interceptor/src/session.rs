@@ -6,6 +6,7 @@ use super::{
     held::{HeldCall, HeldCalls},
     judged::JudgedCall,
     outstanding::Outstanding,
+    pins::{KnownTool, SessionPins},
     seen::SeenTools,
 };
 use ringfence_base::clock::{now_micros, since_boot};
@@ -87,6 +88,8 @@ pub struct Session<S, C> {
     seen: Mutex<SeenTools>,
     /// What the server says of its tools.
     hints: Mutex<ToolHints>,
+    /// What the server's tools were when they were pinned.
+    pins: SessionPins,
     held: Mutex<HeldCalls>,
     /// What the server has of the client's and did not answer.
     outstanding: Mutex<Outstanding>,
@@ -170,6 +173,7 @@ impl<S: Write, C: Write> Session<S, C> {
     ) -> Self {
         Self {
             held: Mutex::new(HeldCalls::new(options.max_held_bytes)),
+            pins: SessionPins::new(options.server_name.clone(), options.store_raw),
             options,
             journal: Mutex::new(journal),
             rules: RuleSet::new(rules),
@@ -233,7 +237,11 @@ impl<S: Write, C: Write> Session<S, C> {
                 text: format!("forwarded unjudged: {refused}"),
             });
             let mut outstanding = lock(&self.outstanding);
-            line::request_ids(body).iter().for_each(|id| outstanding.add(id));
+            for id in line::request_ids(body) {
+                outstanding.add(&id);
+                // Whatever it asks for: its answer may be a list.
+                self.pins.asks(&id, "tools/list", None);
+            }
             drop(outstanding);
             return self.to_server(bytes);
         }
@@ -272,6 +280,9 @@ impl<S: Write, C: Write> Session<S, C> {
             {
                 // What it cancels may be in the burst's way, or be held: it takes effect where it stands.
                 self.flush(burst)?;
+                if let Some(id) = pausing::cancelled_id(params) {
+                    self.pins.stops_listening(&id);
+                }
                 if self.cancel_held(params) {
                     let why = "cancels a call that was not forwarded yet";
                     self.record_message_or_warn(Direction::ClientToServer, body, Some(why));
@@ -284,6 +295,7 @@ impl<S: Write, C: Write> Session<S, C> {
                 if let Some(id) = sent.request_id() {
                     lock(&self.outstanding).add(id);
                 }
+                self.asks(&sent);
                 message(burst);
                 Ok(())
             }
@@ -298,13 +310,29 @@ impl<S: Write, C: Write> Session<S, C> {
         }
     }
 
+    /// Notes what a request of the client's asks for, before the server has it.
+    fn asks(&self, message: &Message<'_>) {
+        if let Kind::Request(id, method) = &message.kind {
+            self.pins.asks(id, method, message.params);
+        }
+    }
+
     fn judge(&self, id: Id, tool: String, arguments: &Value) -> JudgedCall {
         let first = lock(&self.seen).is_first(&tool);
         let hints = lock(&self.hints).of(&tool);
-        let risk = risk::assess_hinted(&tool, arguments, first, hints);
-        let judgement =
+        let mut risk = risk::assess_hinted(&tool, arguments, first, hints);
+        let KnownTool { held, is_flagged } = self.pins.of_call(&tool);
+        if held.is_some() {
+            risk.raise(risk::CHANGED_TOOL);
+        } else if is_flagged {
+            risk.raise(risk::FLAGGED_DESCRIPTION);
+        }
+        let mut judgement =
             self.rules.judge(Facts { server: &self.options.server_name, tool: &tool, risk: &risk });
-        JudgedCall { id, tool, risk, judgement }
+        if held.is_some() {
+            judgement.action = Action::Block;
+        }
+        JudgedCall { id, tool, risk, judgement, held }
     }
 
     fn call(
@@ -409,6 +437,7 @@ impl<S: Write, C: Write> Session<S, C> {
             let mut outstanding = lock(&self.outstanding);
             messages.iter().filter_map(Message::request_id).for_each(|id| outstanding.add(id));
             drop(outstanding);
+            messages.iter().for_each(|message| self.asks(message));
             return self.to_server(bytes);
         }
         calls.iter().try_for_each(|(_, call)| {
@@ -453,6 +482,7 @@ impl<S: Write, C: Write> Session<S, C> {
 }
 
 mod burst;
+mod lists;
 mod pausing;
 mod record;
 #[cfg(test)]

@@ -168,6 +168,9 @@ pub struct Tool {
     /// JSON Schema of its arguments.
     #[serde(default = "any_object", alias = "input_schema", alias = "inputSchema")]
     pub parameters: Box<RawValue>,
+    /// All that an MCP server says of it: what is pinned.
+    #[serde(skip)]
+    pub whole: Option<Box<RawValue>>,
 }
 
 fn any_object() -> Box<RawValue> {

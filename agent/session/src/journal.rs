@@ -7,6 +7,7 @@ use super::{
     draft::{self, Draft},
     line::{self, Outline},
 };
+use ringfence_pins::{Flag, definition::Parts};
 use ringfence_wire::tool_call::{Action, Operation, Outcome, Recorded};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -57,6 +58,28 @@ pub struct Judged {
     pub action: Recorded<Action>,
     /// The rules that asked for it.
     pub rules: Vec<String>,
+}
+
+/// A tool as its server lists it, and what became of that.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ListedTool {
+    /// Its name.
+    pub name: String,
+    /// Hash of its definition, as it came; nothing where it cannot be judged.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sha256: Option<String>,
+    /// Why it was taken out of the answer, if it was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held: Option<String>,
+    /// Its definition, redacted unless raw storage was asked for; where the session saw it for the first time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub definition: Option<String>,
+    /// Short hashes of its parts, as they came.
+    #[serde(default, skip_serializing_if = "Parts::is_empty")]
+    pub parts: Parts,
+    /// What is odd about it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub flags: Vec<Flag>,
 }
 
 /// Where a decision leaves a call.
@@ -175,6 +198,32 @@ pub enum Entry {
         #[serde(default, skip_serializing_if = "is_zero")]
         dropped: u64,
     },
+    /// What the server is: at the session's start what tells it from others, later what it says of itself.
+    Server {
+        /// When.
+        at: i64,
+        /// What tells it from the user's other servers ([`ringfence_pins::definition::server_key`]).
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        key: Option<String>,
+        /// Its name and version by its own word, JSON.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        info: Option<String>,
+    },
+    /// Tools of an answer to `tools/list`, before its message: those that were not in the session's last such entry as they are.
+    Tools {
+        /// When.
+        at: i64,
+        /// The message that is about to have them.
+        message: String,
+        /// The tools.
+        tools: Vec<ListedTool>,
+        /// How many more there are that nothing is said of.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        more: u64,
+        /// This ends a list that began then: the server has no other tools.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        whole: Option<i64>,
+    },
     /// Something worth knowing happened: other rules, a lost connection, output that was not JSON.
     Note {
         /// When.
@@ -199,6 +248,7 @@ impl Entry {
                 is_name(id) && calls.iter().all(|judged| is_name(&judged.call))
             }
             Self::Decision { call, .. } => is_name(call),
+            Self::Tools { message, .. } => is_name(message),
             _ => true,
         }
     }

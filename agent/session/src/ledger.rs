@@ -32,7 +32,9 @@ pub enum Entry {
     Removed(Checkpoint),
     /// Somebody changed a rule of the database.
     Rule(Box<ChangedRule>),
-    /// The entries up to a number were about removed sessions and changed rules only, and are gone themselves.
+    /// Somebody decided about what is pinned of a tool.
+    Tool(Box<DecidedTool>),
+    /// The entries up to a number were about removed sessions, changed rules and decisions about tools only, and are gone themselves.
     Folded {
         /// When.
         at: i64,
@@ -44,7 +46,7 @@ pub enum Entry {
         sessions: u64,
         /// Their calls.
         calls: u64,
-        /// Changes of rules that went with it, all earlier folds included.
+        /// Changes of rules and decisions about tools that went with it, all earlier folds included.
         #[serde(default, skip_serializing_if = "is_zero")]
         rules: u64,
     },
@@ -81,6 +83,28 @@ pub struct ChangedRule {
     /// The rule after; none where it was deleted or moved.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after: Option<RuleState>,
+}
+
+/// One decision about a tool of a server: it was approved, rejected, or its server forgotten.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DecidedTool {
+    /// When; microseconds since 1970.
+    pub at: i64,
+    /// Who, in words.
+    pub by: String,
+    /// What was decided: `approved`, `rejected`, `forgotten`.
+    pub change: String,
+    /// The server's name.
+    pub server: String,
+    /// The tool's; none where all of the server's are meant.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tool: Option<String>,
+    /// Hash of the definition that was trusted before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub before: Option<String>,
+    /// Hash of the definition that was decided about.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sha256: Option<String>,
 }
 
 /// A rule's move among those of its owner.
@@ -238,7 +262,7 @@ impl Ledger {
                     known.marks.insert(checkpoint.last, checkpoint.head.clone());
                     known.removed = Some(checkpoint);
                 }
-                Entry::Rule(_) => {}
+                Entry::Rule(_) | Entry::Tool(_) => {}
                 Entry::Folded { upto, head, sessions, calls, .. } => {
                     ledger.folded = (sessions, calls);
                     folds.insert(upto, head);
@@ -283,7 +307,7 @@ pub fn fold<E>(
                 sessions = sessions.saturating_add(1);
                 calls = calls.saturating_add(checkpoint.calls);
             }
-            Entry::Rule(_) => rules = rules.saturating_add(1),
+            Entry::Rule(_) | Entry::Tool(_) => rules = rules.saturating_add(1),
             Entry::Folded { sessions: more, calls: more_calls, rules: more_rules, .. } => {
                 sessions = sessions.saturating_add(more);
                 calls = calls.saturating_add(more_calls);

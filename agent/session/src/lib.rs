@@ -9,6 +9,7 @@
 //! | `arguments`, `mentions`, `sensitive` | what its arguments do; words and paths about credentials |
 //! | `shell/`, `code`, `sql`, `deeds` | commands, code and SQL in them; what they come to |
 //! | `hints` | what a server says of its own tools |
+//! | `listing` | answers to `tools/list`: the tools in a line, and the line without some of them |
 //! | `corpus` | for tests: calls that are labelled, and how often the classifier agrees |
 //! | `conditions`, `rules` | which calls a rule is about; the YAML rules |
 //! | `ruleset`, `reload` | the rules in force; the rule file, watched |
@@ -39,6 +40,7 @@ pub mod journal;
 pub mod ledger;
 pub mod line;
 pub mod lines;
+pub mod listing;
 mod mentions;
 pub mod notice;
 pub mod plain;

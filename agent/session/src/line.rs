@@ -370,6 +370,35 @@ pub fn answered_id(line: &[u8]) -> Option<Id> {
     outlined(id).filter(|_| is_answer)
 }
 
+/// Which request a line of the server's answers, as far as brackets and strings tell.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Answers {
+    /// None: it is a request or a notification.
+    Nothing,
+    /// The one of this id.
+    One(Id),
+    /// Readers may differ, or it is more than one: a batch, two ids, keys that fold to `id`, a part of a line.
+    Unclear,
+}
+
+/// The same as [`answered_id`], which tells no answer at all from one that is not clear.
+pub fn answers(line: &[u8]) -> Answers {
+    let (mut ids, mut folded, mut is_request, mut is_answer) = (Vec::new(), false, false, false);
+    for told in told(line.trim_ascii_start()).into_iter().flatten() {
+        match told {
+            Told::Id(key, id) if key == "id" => ids.push(id),
+            Told::Id(..) => folded = true,
+            Told::Member(member) if member == "method" => is_request = true,
+            Told::Member(_) => is_answer = true,
+        }
+    }
+    match (is_request, is_answer, ids.as_slice()) {
+        (true, false, _) => Answers::Nothing,
+        (false, true, [id]) if !folded => outlined(id).map_or(Answers::Unclear, Answers::One),
+        _ => Answers::Unclear,
+    }
+}
+
 impl Outline {
     /// The id, to find the other message by.
     pub fn id(&self) -> Option<Id> {

@@ -31,6 +31,21 @@ pub struct Risk {
     pub reasons: Vec<&'static str>,
 }
 
+/// What a call gets beside, for what is known of its tool's description: points, and their name.
+pub type Raise = (u8, &'static str);
+/// Its description is odd, and nobody has looked at that yet.
+pub const FLAGGED_DESCRIPTION: Raise = (35, "flagged_description");
+/// It is not what it was when it was pinned.
+pub const CHANGED_TOOL: Raise = (100, "changed_tool");
+
+impl Risk {
+    /// The same with more points.
+    pub fn raise(&mut self, (points, reason): Raise) {
+        self.score = self.score.saturating_add(points).min(100);
+        self.reasons.push(reason);
+    }
+}
+
 /// Scores one call. `first` is whether this server's tool was never seen before.
 pub fn assess(tool: &str, arguments: &Value, first: bool) -> Risk {
     assess_hinted(tool, arguments, first, Hints::default())

@@ -289,7 +289,9 @@ mod tests {
             ALTER TABLE sessions DROP COLUMN outcomes;
             ALTER TABLE policy_rules DROP COLUMN position; ALTER TABLE policy_rules DROP COLUMN version;
             ALTER TABLE policy_rules DROP COLUMN changed_at; ALTER TABLE policy_rules DROP COLUMN changed_by;
-            DROP TABLE rule_hits; DROP INDEX policy_rules_by_name; DROP TABLE vouched;";
+            DROP TABLE rule_hits; DROP INDEX policy_rules_by_name; DROP TABLE vouched;
+            DROP INDEX sessions_by_server; ALTER TABLE sessions DROP COLUMN server; DROP TABLE mcp_servers;
+            DROP TABLE mcp_tools; DROP TABLE tool_pins; DROP TABLE tool_definitions; DROP TABLE tool_changes;";
         writer.connection().execute_batch(&undo).expect("undoes");
         drop(writer);
         let writer = open(&file, 0).expect("opens").writer;

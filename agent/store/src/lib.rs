@@ -18,6 +18,7 @@
 //! | `hooks`, `refusals` | what agents' hooks say of calls; what was refused on agents' sockets |
 //! | `call_list` | one list of tool calls, whatever carried them |
 //! | `intents`, `spans` | which intent a call belongs to; which calls were in flight, for attribution |
+//! | `tools`, `tool_reads`, `tool_decisions` | the inventory of servers and their tools, and what is pinned; reading it; what a person decides |
 //! | `stderr` | what servers wrote to standard error |
 //! | `retention` | how long and how much of the record is kept |
 //! | `event_retention`, `session_retention`, `session_removal` | deleting events; choosing whole MCP sessions to remove, and removing one in small steps |
@@ -60,6 +61,9 @@ mod spans;
 mod stderr;
 #[cfg(test)]
 mod tests;
+mod tool_decisions;
+mod tool_reads;
+mod tools;
 mod turn;
 mod unvouched;
 mod vouched;
@@ -80,6 +84,8 @@ pub use rule_trials::MOST_PATTERNS;
 pub use session_readers::SessionReaders;
 pub use session_writer::{Position, SessionWriter};
 pub use spans::{Inside, MOST_SPANS, RunCalls};
+pub use tool_decisions::Decided;
+pub use tools::CONTAINED;
 pub use write::{Event, Incoming, Writer, is_denied};
 
 use connection::open_existing;

@@ -27,7 +27,7 @@ const STEPS: i32 = 10_000;
 /// Most rows of one answer.
 pub(crate) const MOST: u32 = 1000;
 /// A page ends once it is longer than this, bytes; with the longest row it still fits a message.
-const PAGE_BYTES: usize = 2 << 20;
+pub(crate) const PAGE_BYTES: usize = 2 << 20;
 /// Most heads of journals in one answer: 10 MB.
 const MOST_HEADS: u32 = 50_000;
 /// Columns that hold JSON.
@@ -41,6 +41,9 @@ const JSON: &[&str] = &[
     "client_info",
     "_client_info",
     "task_result",
+    "info",
+    "flags",
+    "changed_flags",
 ];
 
 /// A read-only connection.

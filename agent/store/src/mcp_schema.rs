@@ -5,7 +5,7 @@ pub const TABLES: &[&str] =
     &["sessions", "messages", "tool_calls", "intent_contexts", "intent_tool_calls", "policy_rules", "stderr"];
 
 /// The migrations that make a database of MCP sessions, in order.
-pub(crate) const SCHEMA: &[&str] = &[MIGRATION, GOVERNED, EVIDENCE, STDERR, CLIENT, OUTCOMES, RULES];
+pub(crate) const SCHEMA: &[&str] = &[MIGRATION, GOVERNED, EVIDENCE, STDERR, CLIENT, OUTCOMES, RULES, SERVER];
 
 /// Migration 2. Times are RFC 3339 text in UTC with microseconds, so that any SQLite client reads and sorts them.
 pub(crate) const MIGRATION: &str = "
@@ -191,4 +191,80 @@ pub(crate) const HITS: &str = "
     CREATE INDEX rule_hits_by_name ON rule_hits (name);
     CREATE INDEX rule_hits_by_owner ON rule_hits (owner, last);
     CREATE INDEX policy_rules_by_name ON policy_rules (name);
+";
+
+/// Migration 34: which server a session has. With [`TOOLS`].
+pub(crate) const SERVER: &str = "
+    ALTER TABLE sessions ADD COLUMN server INTEGER;     -- of the inventory; NULL: its interceptor does not say which
+    CREATE INDEX sessions_by_server ON sessions (server) WHERE server IS NOT NULL;
+";
+
+/// Migration 35: servers, their tools, and what is pinned of them.
+pub(crate) const TOOLS: &str = "
+    CREATE TABLE mcp_servers (
+        id         INTEGER PRIMARY KEY AUTOINCREMENT, -- a person who has one in mind gets no other's
+        uid        INTEGER NOT NULL,        -- the sessions'
+        owner      INTEGER NOT NULL,        -- the user whose id that was then: what bounds are about
+        key        TEXT NOT NULL,           -- name and command, hashed
+        contained  INTEGER NOT NULL,        -- 1: of sessions that begin in containers
+        name       TEXT NOT NULL,
+        command    TEXT NOT NULL,
+        info       JSON,                    -- name and version by its own word
+        first_seen TIMESTAMP NOT NULL,
+        last_seen  TIMESTAMP NOT NULL,
+        bytes      INTEGER NOT NULL DEFAULT 0, -- of its definitions
+        UNIQUE (uid, key, contained)
+    );
+    CREATE INDEX mcp_servers_by_owner ON mcp_servers (owner, contained, last_seen);
+    CREATE INDEX mcp_servers_by_name ON mcp_servers (uid, name);
+
+    CREATE TABLE mcp_tools (
+        server     INTEGER NOT NULL,
+        name       TEXT NOT NULL,
+        first_seen TIMESTAMP NOT NULL,
+        last_seen  TIMESTAMP NOT NULL,
+        gone_at    TIMESTAMP,               -- the server's list is without it
+        held       TEXT,                    -- why clients got that list without it
+        calls      INTEGER NOT NULL DEFAULT 0,
+        last_call  TIMESTAMP,
+        PRIMARY KEY (server, name)
+    ) WITHOUT ROWID;
+    CREATE INDEX mcp_tools_by_name ON mcp_tools (name);
+
+    CREATE TABLE tool_pins (
+        uid            INTEGER NOT NULL,
+        server         INTEGER NOT NULL,
+        name           TEXT NOT NULL,
+        sha256         TEXT NOT NULL,       -- of the definition that is trusted
+        parts          JSON NOT NULL,       -- short hashes of its parts
+        flags          JSON NOT NULL,       -- what is odd about it
+        since          TIMESTAMP NOT NULL,
+        approved_by    TEXT,                -- NULL: it was seen first
+        approved_at    TIMESTAMP,
+        changed_sha256 TEXT,                -- of another that its server has now
+        changed_parts  JSON,
+        changed_flags  JSON,
+        changed_at     TIMESTAMP,
+        rejected_by    TEXT,                -- who said that this one is not to be trusted
+        rejected_at    TIMESTAMP,
+        PRIMARY KEY (server, name)
+    );
+    CREATE INDEX tool_pins_waiting ON tool_pins (uid) WHERE changed_sha256 IS NOT NULL OR flags <> '[]';
+
+    CREATE TABLE tool_definitions (         -- redacted, unless its session stores everything
+        server     INTEGER NOT NULL,
+        sha256     TEXT NOT NULL,           -- of the definition as it came
+        definition JSON NOT NULL,
+        PRIMARY KEY (server, sha256)
+    ) WITHOUT ROWID;
+
+    CREATE TABLE tool_changes (
+        id     INTEGER PRIMARY KEY,
+        server INTEGER NOT NULL,
+        tool   TEXT,                        -- NULL: of the server itself
+        at     TIMESTAMP NOT NULL,
+        change TEXT NOT NULL,
+        detail TEXT NOT NULL
+    );
+    CREATE INDEX tool_changes_by_server ON tool_changes (server, id);
 ";

@@ -2,7 +2,7 @@
 
 use super::{
     Error, Position, SessionWriter, client_groups::Client, connection::begin, intents, ledger, rule_hits,
-    session_retention::who_waits, sql, turn,
+    session_retention::who_waits, sql, tools, turn,
 };
 use ringfence_base::clock::{now_micros, rfc3339};
 use ringfence_session::{
@@ -220,10 +220,16 @@ fn write(
             .prepare_cached("UPDATE sessions SET client_info = ?2 WHERE id = ?1")?
             .execute(params![at.session, info])
             .map(drop),
+        Row::Server { key, info, at: when } => {
+            tools::server(step, (at, owner), (key.as_deref(), info.as_deref()), *when)
+        }
+        Row::Tools(listed) => tools::listed(step, (at, owner), listed),
         Row::Message(message) => insert_message(step, at, message),
         Row::Call(call) => {
             if intents::insert_call(step, at, call, grouping)? {
-                rule_hits::count(step, (at.uid, owner), &call.judged.rules, &rfc3339(call.at))?;
+                let when = rfc3339(call.at);
+                rule_hits::count(step, (at.uid, owner), &call.judged.rules, &when)?;
+                tools::called(step, at, &call.judged.tool, &when)?;
             }
             Ok(())
         }

@@ -401,4 +401,7 @@ pub(crate) const MIGRATIONS: &[&str] = &[
     super::mcp_schema::RULES,
     // 33: how often verdicts named each rule, and when last, from this migration on.
     super::mcp_schema::HITS,
+    // 34, 35: which server a session has; servers, their tools, and what is pinned of them.
+    super::mcp_schema::SERVER,
+    super::mcp_schema::TOOLS,
 ];

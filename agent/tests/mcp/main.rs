@@ -12,6 +12,7 @@ mod hostile;
 mod lifecycle;
 mod mistakes;
 mod outcomes;
+mod pins;
 mod profile;
 mod sizes;
 mod stderr;

@@ -9,6 +9,7 @@ use crate::{
     tool_call::{Action, Operation, Recorded},
 };
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// The daemon's socket for MCP sessions, below [`crate::message::RUNTIME_DIR`]; mode 0666, the auditor looks at the uid.
 pub const MCP_SOCKET: &str = "mcp.sock";
@@ -129,6 +130,32 @@ pub enum McpRequest {
         /// Of the last so many days.
         days: u32,
     },
+    /// Servers that the asking user's sessions had, each with its tools: [`McpReply::Rows`].
+    Inventory {
+        /// Only servers of this name, or with this id, and what changed in them as well.
+        #[serde(default)]
+        server: Option<String>,
+    },
+    /// Tools that wait for somebody to look: they changed, or their descriptions are odd: [`McpReply::Rows`], each with
+    /// `server`, `server_name`, `tool`, `sha256`, `definition`, `flags`, and of a changed one `pinned` (that definition)
+    /// and `difference`.
+    PendingTools,
+    /// Approves what a tool says now, or says that it is not to be approved: [`McpReply::ToolDecided`].
+    DecideTool {
+        /// The server's id in the inventory.
+        server: i64,
+        /// The tool.
+        tool: String,
+        /// Hash of the definition that was shown: another one is not decided about.
+        sha256: String,
+        /// `true` trusts it.
+        approve: bool,
+    },
+    /// Forgets a server and what is pinned of it: [`McpReply::ToolDecided`].
+    ForgetServer {
+        /// The server's id in the inventory.
+        server: i64,
+    },
     /// The present heads of ledgers and journals: [`McpReply::Rows`], each with the text of one as `head`.
     Heads,
     /// Where the dashboard is, and the asking user's token that opens it: [`McpReply::Dashboard`].
@@ -161,6 +188,9 @@ pub enum McpReply {
         /// The rules of the database, in force beside those of the interceptor's own file.
         #[serde(default)]
         rules: Vec<StoredRule>,
+        /// [`SessionOrder::Tools`] follows, for an interceptor that says what its server is.
+        #[serde(default)]
+        tools: bool,
     },
     /// The calls that wait, oldest first.
     Waiting {
@@ -184,6 +214,8 @@ pub enum McpReply {
         /// The rule.
         rule: String,
     },
+    /// What is pinned is changed, and in force in every session of that server.
+    ToolDecided,
     /// Rows, each a JSON object.
     Rows {
         /// The rows.
@@ -393,6 +425,30 @@ pub enum SessionOrder {
         /// All of them.
         rules: Vec<StoredRule>,
     },
+    /// What is pinned of the session's server, only for interceptors whose journals say which that is. Tools that are not
+    /// in it are as the interceptor knows them.
+    Tools {
+        /// The tools.
+        tools: Vec<PinnedTool>,
+    },
+}
+
+/// A tool as it is pinned, in as few bytes as it takes to compare it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PinnedTool {
+    /// Digest of its name, 32 hex digits.
+    pub name: String,
+    /// Hash of its definition.
+    pub sha256: String,
+    /// Short hashes of the definition's parts, by their keys.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub parts: BTreeMap<String, String>,
+    /// What is odd about it was not approved by anybody.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub flagged: bool,
+    /// Its server listed it otherwise when it was seen last.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub changed: bool,
 }
 
 #[cfg(test)]

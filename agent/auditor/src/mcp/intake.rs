@@ -1,6 +1,6 @@
 //! One session's journal on its way into the store: read as it grows, folded, written in batches.
 
-use super::writer::SharedWriter;
+use super::{tools::Origin, writer::SharedWriter};
 use ringfence_base::{
     clock,
     quota::{Lane, Lanes},
@@ -88,6 +88,8 @@ pub(super) struct Intake {
     /// Rows of the next transaction, at most.
     pace: usize,
     server: String,
+    /// Whose word its rows are.
+    origin: Origin,
     ended: bool,
     /// The line that no journal of this session has, and what is wrong with it: nothing behind it is taken in.
     refused: Option<(Refused, u64)>,
@@ -154,7 +156,7 @@ impl Intake {
         (shared, still): Writer<'_>,
         (session, path): (String, String),
         (uid, long): (u32, Lanes),
-        journal: File,
+        (journal, origin): (File, Origin),
     ) -> Result<Self, Error> {
         let (stored, epoch) = {
             let mut writer = shared.lock(uid, still).ok_or(Error::Evicted)?;
@@ -182,6 +184,7 @@ impl Intake {
             written: Vec::new(),
             pace: LEAST,
             server,
+            origin,
             ended: false,
             refused: None,
         })
@@ -347,8 +350,9 @@ impl Intake {
             }
             _ => {}
         }
-        let rows = self.fold.next(entry);
+        let mut rows = self.fold.next(entry);
         if line > self.stored {
+            rows.iter_mut().for_each(|row| self.origin.apply(row));
             self.unwritten.extend(rows);
         }
         Ok(())

@@ -10,6 +10,7 @@ mod rule_orders;
 pub(crate) mod server;
 mod session_link;
 pub(crate) mod sessions;
+pub(crate) mod tools;
 pub(crate) mod upkeep;
 pub(crate) mod waiting;
 pub(crate) mod watchers;

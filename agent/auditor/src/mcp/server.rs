@@ -5,6 +5,7 @@ use super::{
     rule_changes::{NotChanged, listed, suggested},
     session_link::{admit, link, open_journal},
     sessions::Sessions,
+    tools::{self, NotDecided, ToolDecision},
     waiting::{Decider, Refused},
 };
 use crate::accept::{Peer, Service};
@@ -155,6 +156,18 @@ fn converse(
                 }
             },
         },
+        McpRequest::DecideTool { server, tool, sha256, approve } => {
+            let decision = ToolDecision::Tool { server, tool, sha256, approve };
+            return conn.send(&decide_tool(sessions, (uid, &conn), &decision, &still)?);
+        }
+        McpRequest::ForgetServer { server } => {
+            return conn.send(&decide_tool(
+                sessions,
+                (uid, &conn),
+                &ToolDecision::Forget { server },
+                &still,
+            )?);
+        }
         // It says what would go unseen, and takes a while: whoever may not change a rule has no use for it that is good.
         McpRequest::TryRule { change, days } => match sessions.may_approve(uid, conn.stream(), &still) {
             Err(why) => {
@@ -241,6 +254,8 @@ fn converse(
                 }
                 McpRequest::Sessions { limit } => reader.sessions(viewer, limit),
                 McpRequest::PendingRules => reader.pending_rules(viewer),
+                McpRequest::Inventory { server } => reader.inventory(viewer, server.as_deref()),
+                McpRequest::PendingTools => tools::pending(reader, viewer),
                 McpRequest::Rules => listed(reader, viewer, sessions.rule_file.as_deref()),
                 McpRequest::Heads => {
                     let heads = reader.heads(viewer, &database(&sessions.db), false)?;
@@ -252,6 +267,23 @@ fn converse(
     };
     drop(lane);
     conn.send(&reply)
+}
+
+/// Decides about a tool on behalf of whoever asks, if that is nobody whose own calls it would let pass.
+fn decide_tool(
+    sessions: &Sessions,
+    (uid, conn): (u32, &Conn),
+    decision: &ToolDecision,
+    still: &dyn Fn() -> bool,
+) -> Result<McpReply, FrameError> {
+    let failed = |error: String| McpReply::Failed(Failure::new(error));
+    if let Err(why) = sessions.may_approve(uid, conn.stream(), still) {
+        sessions.waiting.refusals.log(conn.stream(), "a decision about a tool is", &why);
+        return Ok(failed(why.to_string()));
+    }
+    let lane = sessions.writer.wait(uid, still).ok_or(FrameError::Closed)?;
+    let decided = sessions.decide_tool(Viewer(uid), decision, &format!("uid {uid}, command line"), lane);
+    Ok(decided.map_or_else(|error: NotDecided| failed(chain(&error)), |()| McpReply::ToolDecided))
 }
 
 /// Rows of the session whose id begins with this.

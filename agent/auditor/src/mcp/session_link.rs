@@ -5,6 +5,7 @@ use super::{
     intake::{self, Intake, Writer},
     link::{Link, LinkWriter},
     sessions::{Linked, Sessions},
+    tools::Origin,
     waiting::{ARGUMENTS, TOO_MANY},
     watchers::Change,
 };
@@ -44,6 +45,9 @@ const BUSY: Duration = Duration::from_millis(100);
 const REST: u32 = 7;
 /// Longest such rest.
 const LONGEST_REST: Duration = Duration::from_millis(250);
+
+/// Looks at a journal after which its server is not known any more.
+const TOLD: u32 = 40;
 
 /// An admission that takes longer than this is logged: interceptors wait 15 s for it.
 const LONG: Duration = Duration::from_secs(5);
@@ -105,10 +109,12 @@ pub(super) fn admit(
     let claimed = begun.elapsed();
     let names = (session.to_owned(), journal);
     let writer: Writer<'_> = (&sessions.writer, &still);
-    let intake = Intake::new(writer, names, (uid, sessions.long.clone()), file).map_err(|error| {
-        sessions.suspect(&error);
-        chain(&error)
-    })?;
+    let origin = if facts.governed { Origin::Contained } else { Origin::Linked };
+    let intake =
+        Intake::new(writer, names, (uid, sessions.long.clone()), (file, origin)).map_err(|error| {
+            sessions.suspect(&error);
+            chain(&error)
+        })?;
     let admitted = begun.elapsed();
     if admitted > LONG {
         sessions.turned.warn(uid, || {
@@ -191,7 +197,9 @@ pub(super) fn link(
 /// The first answer. Nothing else is sent before it: rules that change meanwhile are kept, and go after it.
 fn welcome(link: &LinkWriter, sessions: &Sessions, uid: u32) -> Result<(), FrameError> {
     match sessions.readers.ask(|reader| reader.stored_rules(uid)) {
-        Ok(rules) => link.open(&McpReply::Welcome { port: sessions.port.load(Ordering::SeqCst), rules }),
+        Ok(rules) => {
+            link.open(&McpReply::Welcome { port: sessions.port.load(Ordering::SeqCst), rules, tools: true })
+        }
         Err(error) => link.open(&McpReply::Failed(Failure::new(chain(&error)))),
     }
 }
@@ -207,6 +215,9 @@ fn serve_session(
     let mut logged = String::new();
     // Until when to rest, if the journal has more than was read; and when the session last reported that it grew.
     let (mut behind, mut grew) = (None::<Instant>, None::<Instant>);
+    // How often it is still tried to tell the interceptor what is pinned of its server: one from before there were pins does
+    // not say which server that is.
+    let mut untold = TOLD;
     loop {
         let (ready, nudged) = {
             let mut wanted = PollFlags::POLLIN;
@@ -266,6 +277,11 @@ fn serve_session(
                     return Err(FrameError::Closed);
                 }
             }
+        }
+        if stored && untold > 0 {
+            // What cannot be read now is read at the next look; until then its lists wait.
+            let told = sessions.send_tools_of(session).unwrap_or(false);
+            untold = if told { 0 } else { untold - 1 };
         }
         match message {
             None | Some(SessionUpdate::Grew) => {}

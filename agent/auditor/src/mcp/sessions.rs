@@ -5,6 +5,7 @@ use super::{
     intake::{self, Intake, Progress},
     link::Link,
     peers::PeerResolver,
+    tools,
     waiting::{FIRST, Refused, Waiting},
     watchers::{Change, Watcher, Watchers},
     writer::SharedWriter,
@@ -139,6 +140,8 @@ pub struct Sessions {
     pub(super) sending_rules: Lanes,
     /// Users whose sessions could not be sent them, because they could not be read; 0: everybody's.
     pub(super) unsent_rules: Mutex<BTreeSet<u32>>,
+    /// The same of what is pinned of servers.
+    pub(super) sending_tools: Mutex<()>,
 }
 
 /// A user's token of the dashboard.
@@ -194,6 +197,7 @@ impl Sessions {
             watchers: Watchers::default(),
             sending_rules: Lanes::new(Owners::default()),
             unsent_rules: Mutex::default(),
+            sending_tools: Mutex::default(),
         }
     }
 
@@ -401,7 +405,7 @@ impl Sessions {
     /// Counts rows that are in the store now, and notifies watchers of them.
     fn announce(&self, intake: &Intake, session: &str, rows: Vec<Row>) {
         // However much a server wrote, its session is one change.
-        let (mut of_session, uid) = (false, intake.uid());
+        let (mut of_session, mut pinned, uid) = (false, false, intake.uid());
         for row in rows {
             self.metrics.count(intake.server(), &row);
             match row {
@@ -410,13 +414,22 @@ impl Sessions {
                 | Row::Cancelled { call, .. }
                 | Row::TaskAnswer { call, .. }
                 | Row::Decision { call, .. } => self.notify(uid, Change::Call(call)),
+                Row::Tools(row) => {
+                    pinned |= tools::is_news(&row);
+                    of_session = true;
+                }
                 Row::Session { .. }
+                | Row::Server { .. }
                 | Row::Client { .. }
                 | Row::Governed { .. }
                 | Row::Stderr { .. }
                 | Row::End { .. } => of_session = true,
                 Row::Message(_) | Row::Asked { .. } | Row::Answered { .. } | Row::Gap => {}
             }
+        }
+        if pinned && let Err(error) = self.send_tools_of(session) {
+            // Each session judges by what it knows, and learns the rest when it is linked anew.
+            tracing::warn!("session {session}: what is pinned of its server is not sent: {}", chain(&error));
         }
         if of_session {
             self.notify(uid, Change::Session(session.to_owned()));
@@ -432,7 +445,8 @@ impl Sessions {
         still: &dyn Fn() -> bool,
     ) -> Result<(), intake::Error> {
         let session = names.0.clone();
-        let mut intake = Intake::new((&self.writer, still), names, (uid, self.long.clone()), file)?;
+        let of = (file, tools::Origin::Past);
+        let mut intake = Intake::new((&self.writer, still), names, (uid, self.long.clone()), of)?;
         let outcome = self
             .advance(&mut intake, &session, still)
             .and_then(|()| intake.abandon((&self.writer, still), clock::now_micros()));

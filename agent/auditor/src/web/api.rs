@@ -6,7 +6,7 @@ use super::{
     feed, gate, live,
     params::{self, CallQuery, StderrParams, filter},
     refusal::{Refusal, sentence},
-    rule_changes, rules,
+    rule_changes, rules, tools,
     work::{ask, blocking},
 };
 use crate::mcp::{
@@ -58,6 +58,11 @@ pub(super) fn router(dashboard: Arc<Dashboard>) -> Router {
         .route("/api/rules/{id}", patch(rule_changes::edit).delete(rule_changes::delete))
         .route("/api/rules/pending", get(rules::pending))
         .route("/api/rules/confirm", post(rules::confirm))
+        .route("/api/servers", get(tools::servers))
+        .route("/api/servers/{id}", get(tools::server).delete(tools::forget))
+        .route("/api/tools/pending", get(tools::pending))
+        .route("/api/tools/approve", post(tools::approve))
+        .route("/api/tools/reject", post(tools::reject))
         .route("/api/waiting", get(waiting))
         .route("/api/stats", get(stats))
         .route("/metrics", get(metrics))
@@ -169,6 +174,7 @@ async fn stats(State(dashboard): Shared, Extension(viewer): Asking) -> Answer {
         Ok(rows.len() as u64 + left_out)
     };
     row["pending_rules"] = ask(&dashboard, pending).await?.into();
+    row["pending_tools"] = ask(&dashboard, move |reader| reader.pending_tool_count(viewer)).await?.into();
     row["problems"] = blocking(move || Ok(rules::problems(&dashboard))).await?.into();
     Ok(Json(row))
 }

@@ -20,6 +20,7 @@ const FILES: &[(&str, &str, &str)] = &[
     ("/detail.js", JS, include_str!("page/detail.js")),
     ("/waiting.js", JS, include_str!("page/waiting.js")),
     ("/intents.js", JS, include_str!("page/intents.js")),
+    ("/inventory.js", JS, include_str!("page/inventory.js")),
     ("/sessions.js", JS, include_str!("page/sessions.js")),
     ("/rules.js", JS, include_str!("page/rules.js")),
 ];

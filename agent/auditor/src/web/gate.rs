@@ -81,10 +81,11 @@ fn describe(request: &Request) -> String {
     format!("{:.16} {path:?} of the dashboard", request.method().as_str())
 }
 
-/// Whether a request is to change rules, or what is in force of them.
+/// Whether a request is to change rules or pins, or what is in force of them.
 fn changes_rules(request: &Request) -> bool {
     let writes = [Method::POST, Method::PATCH, Method::DELETE].contains(request.method());
-    writes && request.uri().path().starts_with("/api/rules")
+    let path = request.uri().path();
+    writes && ["/api/rules", "/api/tools", "/api/servers"].iter().any(|of| path.starts_with(of))
 }
 
 /// Who asks, where that matters.

@@ -16,6 +16,7 @@ mod refusal;
 mod rule_changes;
 pub mod rule_form;
 mod rules;
+mod tools;
 mod work;
 
 use super::mcp::sessions::Sessions;

@@ -1,12 +1,12 @@
 //! Lines that came together: recorded by one write and forwarded by another, in their order. A client that does not wait
 //! for answers sends many at once, and a write for each would cost more than all that is done with them.
 
-use super::{Session, Time, lock};
+use super::{Session, Time, lock, without_end};
 use crate::{
     answer::{self, StopReason},
     judged::JudgedCall,
 };
-use ringfence_session::{draft::Draft, hints, journal::Direction, line, notice};
+use ringfence_session::{draft::Draft, hints, notice};
 use std::{
     io::{self, Write},
     sync::atomic::Ordering,
@@ -63,30 +63,44 @@ impl<S: Write, C: Write> Session<S, C> {
     }
 
     /// Lines from the server: recorded, then forwarded, as the client's are. A client that has its last answer may kill the
-    /// interceptor the next moment, and calls that come of an answer follow it in the journal. Never judged, never stopped:
-    /// what cannot be recorded is forwarded all the same.
+    /// interceptor the next moment, and calls that come of an answer follow it in the journal. What cannot be recorded is
+    /// forwarded all the same, and of all lines only lists of tools are judged.
     ///
     /// # Errors
     /// Those of writing to the client.
     pub(crate) fn server_lines(&self, bytes: &[u8]) -> io::Result<()> {
         let time = Time::now();
         let mut draft = lock(&self.answers);
-        for body in bytes.split(|byte| *byte == b'\n') {
+        // What the client gets, once that is not what came.
+        let mut given: Option<Vec<u8>> = None;
+        let mut from = 0;
+        for line in bytes.split_inclusive(|byte| *byte == b'\n') {
+            let body = without_end(line);
+            let mut other = None;
             if !body.iter().all(u8::is_ascii_whitespace) {
                 // Before the client has the list: its next call is judged by it.
                 if hints::may_be_list(body) {
                     lock(&self.hints).take(body);
                 }
-                self.draft(&mut draft, time, Direction::ServerToClient, body, &[], None);
-                if let Some(id) = line::answered_id(body) {
-                    lock(&self.outstanding).remove(&id);
+                other = self.server_line(&mut draft, time, body);
+            }
+            match (other, &mut given) {
+                (None, None) => {}
+                (None, Some(given)) => given.extend_from_slice(line),
+                (Some(other), given) => {
+                    let given = given.get_or_insert_with(|| bytes[..from].to_vec());
+                    given.extend_from_slice(&other);
+                    if line.len() > body.len() && !other.is_empty() && !other.ends_with(b"\n") {
+                        given.push(b'\n');
+                    }
                 }
             }
+            from += line.len();
         }
         self.record_lines_or_warn(&mut draft);
         draft.clear();
         drop(draft);
-        self.piece_to_client(bytes)
+        self.piece_to_client(given.as_deref().unwrap_or(bytes))
     }
 
     /// Records what is in the burst, then forwards it.

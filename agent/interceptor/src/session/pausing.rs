@@ -86,13 +86,7 @@ impl<S: Write, C: Write> Session<S, C> {
 
     /// A cancellation of calls that still wait: they are dropped, and the server receives neither.
     pub(super) fn cancel_held(&self, params: Option<&str>) -> bool {
-        #[derive(serde::Deserialize)]
-        struct Cancelled {
-            #[serde(rename = "requestId")]
-            request_id: Box<serde_json::value::RawValue>,
-        }
-        let Some(Ok(cancelled)) = params.map(serde_json::from_str::<Cancelled>) else { return false };
-        let Some(id) = Id::parse(cancelled.request_id.get()) else { return false };
+        let Some(id) = cancelled_id(params) else { return false };
         // A client may have given one id to several.
         let dropped: Vec<String> = {
             let mut held = lock(&self.held);
@@ -104,6 +98,17 @@ impl<S: Write, C: Write> Session<S, C> {
         }
         !dropped.is_empty()
     }
+}
+
+/// The request that a notification cancels.
+pub(super) fn cancelled_id(params: Option<&str>) -> Option<Id> {
+    #[derive(serde::Deserialize)]
+    struct Cancelled {
+        #[serde(rename = "requestId")]
+        request_id: Box<serde_json::value::RawValue>,
+    }
+    let cancelled: Cancelled = serde_json::from_str(params?).ok()?;
+    Id::parse(cancelled.request_id.get())
 }
 
 /// What became of a call that waited.

@@ -85,6 +85,21 @@ impl<S: Write, C: Write> Session<S, C> {
     pub(super) fn draft<'a>(
         &self,
         draft: &mut Draft,
+        time: Time,
+        direction: Direction,
+        body: impl Into<Body<'a>>,
+        calls: &[Verdict<'_>],
+        refused: Option<&str>,
+    ) {
+        self.draft_as(draft, self.message_id(time.at), time, direction, body, calls, refused);
+    }
+
+    /// The same under an id that another entry has as well.
+    #[expect(clippy::too_many_arguments, reason = "a message's parts, and where they go")]
+    pub(super) fn draft_as<'a>(
+        &self,
+        draft: &mut Draft,
+        id: uuid::Uuid,
         Time { at, boot }: Time,
         direction: Direction,
         body: impl Into<Body<'a>>,
@@ -97,7 +112,7 @@ impl<S: Write, C: Write> Session<S, C> {
         let raw = if self.options.store_raw { text } else { redacted(text) };
         let (raw, outline) = journal::fitting(raw);
         draft.message(&Message {
-            id: self.message_id(at),
+            id,
             at,
             boot,
             direction,
@@ -113,7 +128,7 @@ impl<S: Write, C: Write> Session<S, C> {
 
     /// A name of a message that went by `at` that time. In the order of time: the database's index of messages grows at its
     /// end.
-    fn message_id(&self, at: i64) -> uuid::Uuid {
+    pub(super) fn message_id(&self, at: i64) -> uuid::Uuid {
         let (seconds, micros) = (at.unsigned_abs() / 1_000_000, at.unsigned_abs() % 1_000_000);
         let nanos = u32::try_from(micros * 1000).unwrap_or_default();
         uuid::Uuid::new_v7(uuid::Timestamp::from_unix(&self.ids, seconds, nanos))

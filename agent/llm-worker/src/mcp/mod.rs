@@ -87,6 +87,9 @@ impl Servers {
             let (pins, of) = (self.pins.clone(), name.clone());
             let judged = tokio::task::spawn_blocking(move || pins.judge(&of, tools)).await;
             let judged = judged.map_err(|e| e.to_string())?.map_err(|e| ringfence_base::error::chain(&e))?;
+            for (tool, why) in &judged.unjudged {
+                tracing::warn!("[mcp.{name}]: the tool {tool:?} is left out: {why}");
+            }
             for tool in &judged.changed {
                 tracing::warn!(
                     "[mcp.{name}]: the tool {tool:?} is not what it was when it was first used; it is left out until it is \
@@ -106,6 +109,7 @@ impl Servers {
     fn cleaned(&self, mut tool: Tool) -> Tool {
         tool.description = self.redactor.text(&tool.description).into_owned();
         tool.parameters = self.redactor.json(tool.parameters);
+        tool.whole = tool.whole.map(|whole| self.redactor.json(whole));
         tool
     }
 }

@@ -6,10 +6,14 @@
 use crate::rpc::Tool;
 use jiff::Timestamp;
 use ringfence_files::{Access, Dir};
+use ringfence_pins::{
+    Flag, Unjudged,
+    definition::{Definition as Whole, hash_of_before},
+    flags,
+};
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use sha2::{Digest, Sha256};
 use std::{
     collections::BTreeMap,
     fs::{self, File},
@@ -61,7 +65,8 @@ pub enum Error {
 /// How a tool describes itself.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Definition {
-    /// SHA-256 over description and schema, in hex.
+    /// SHA-256 of the definition, in hex, as the interceptor has it; of one without `definition`, which an earlier version
+    /// wrote, over description and schema.
     pub sha256: String,
     /// When this was first seen.
     pub since: Timestamp,
@@ -69,6 +74,27 @@ pub struct Definition {
     pub description: String,
     /// The JSON Schema of its arguments.
     pub parameters: Value,
+    /// All that it says of itself, JSON in one spelling.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub definition: Option<String>,
+    /// What is odd about it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub flags: Vec<Flag>,
+}
+
+impl Definition {
+    /// All that it says of itself, as far as it is known, of the tool of this name.
+    pub fn text(&self, name: &str) -> String {
+        self.definition.clone().unwrap_or_else(|| {
+            let parts = Whole::of_parts(name, &self.description, &self.parameters);
+            parts.map_or_else(|_| format!("{}\n{}", self.description, self.parameters), |whole| whole.text)
+        })
+    }
+
+    /// Whether this is what a version pinned that knew description and schema only.
+    fn is_of_before(&self, now: &Self) -> bool {
+        self.definition.is_none() && self.sha256 == hash_of_before(&now.description, &now.parameters)
+    }
 }
 
 /// A tool that was used.
@@ -96,6 +122,8 @@ pub(super) struct Judged {
     pub(super) kept: Vec<Tool>,
     /// The names of those that changed.
     pub(super) changed: Vec<String>,
+    /// Those that cannot be pinned, and why.
+    pub(super) unjudged: Vec<(String, Unjudged)>,
 }
 
 /// The file.
@@ -153,13 +181,25 @@ impl Pins {
         let pins = known.entry(server.to_owned()).or_default();
         let (mut judged, mut news) = (Judged::default(), false);
         for tool in tools {
-            let now = definition(&tool);
+            let now = match definition(&tool, server) {
+                Ok(now) => now,
+                Err(why) => {
+                    judged.unjudged.push((tool.name, why));
+                    continue;
+                }
+            };
             match pins.get_mut(&tool.name) {
                 None => {
                     pins.insert(tool.name.clone(), Pin { trusted: now, changed: None });
                     news = true;
                 }
                 Some(pin) if pin.trusted.sha256 == now.sha256 => news |= pin.changed.take().is_some(),
+                // What was trusted is: the rest of what it says was not looked at before.
+                Some(pin) if pin.trusted.is_of_before(&now) => {
+                    let since = pin.trusted.since;
+                    *pin = Pin { trusted: Definition { since, ..now }, changed: None };
+                    news = true;
+                }
                 Some(pin) => {
                     judged.changed.push(tool.name);
                     if pin.changed.as_ref().is_none_or(|known| known.sha256 != now.sha256) {
@@ -218,33 +258,24 @@ impl Pins {
     }
 }
 
-fn definition(tool: &Tool) -> Definition {
+fn definition(tool: &Tool, server: &str) -> Result<Definition, Unjudged> {
     let parameters: Value = serde_json::from_str(tool.parameters.get()).unwrap_or_default();
-    let mut hash = Sha256::new();
-    // The length keeps the two apart.
-    hash.update((tool.description.len() as u64).to_be_bytes());
-    hash.update(&tool.description);
-    hash.update(canonical(&parameters));
-    let sha256 = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
-    Definition { sha256, since: Timestamp::now(), description: tool.description.clone(), parameters }
-}
-
-/// One text for what means the same: keys sorted, no space.
-fn canonical(value: &Value) -> String {
-    match value {
-        Value::Object(map) => {
-            let sorted: BTreeMap<&String, &Value> = map.iter().collect();
-            let parts: Vec<String> = sorted
-                .into_iter()
-                .map(|(key, value)| format!("{}:{}", Value::from(key.as_str()), canonical(value)))
-                .collect();
-            format!("{{{}}}", parts.join(","))
+    let whole = match &tool.whole {
+        Some(whole) => {
+            let whole = serde_json::from_str(whole.get());
+            Whole::of(&whole.map_err(|why| Unjudged::Ambiguous(why.to_string()))?)?
         }
-        Value::Array(items) => {
-            format!("[{}]", items.iter().map(canonical).collect::<Vec<_>>().join(","))
-        }
-        other => other.to_string(),
-    }
+        None => Whole::of_parts(&tool.name, &tool.description, &parameters)?,
+    };
+    let flags = flags::of(&whole.text, server);
+    Ok(Definition {
+        sha256: whole.sha256,
+        since: Timestamp::now(),
+        description: tool.description.clone(),
+        parameters,
+        definition: Some(whole.text),
+        flags,
+    })
 }
 
 #[cfg(test)]
@@ -254,7 +285,33 @@ mod tests {
 
     fn tool(name: &str, description: &str, parameters: &str) -> Tool {
         let parameters = RawValue::from_string(parameters.to_owned()).unwrap();
-        Tool { name: name.to_owned(), description: description.to_owned(), parameters }
+        Tool { name: name.to_owned(), description: description.to_owned(), parameters, whole: None }
+    }
+
+    #[test]
+    fn what_an_earlier_version_pinned_is_trusted_and_pinned_whole() {
+        let dir = tempfile::tempdir().unwrap();
+        let pins = Pins::new(dir.path().join("pins.json"));
+        // As that version wrote it.
+        let schema = serde_json::json!({"type": "object"});
+        let old = serde_json::json!({"s": {"t": {
+            "sha256": hash_of_before("Adds", &schema), "since": "2026-01-02T03:04:05Z", "description": "Adds", "parameters": schema,
+        }}});
+        fs::write(&pins.path, old.to_string()).unwrap();
+        let with = |description: &str, title: &str| {
+            let whole = serde_json::json!({"name": "t", "description": description, "inputSchema": schema, "title": title});
+            let whole = RawValue::from_string(whole.to_string()).unwrap();
+            Tool { whole: Some(whole), ..tool("t", description, r#"{"type":"object"}"#) }
+        };
+        let judge = |tool: Tool| pins.judge("s", vec![tool]).unwrap();
+        assert_eq!(judge(with("Adds. And more", "T")).changed, ["t"], "the control");
+        assert_eq!(judge(with("Adds", "T")).kept.len(), 1, "nothing has to be approved again");
+        let pin = &pins.read().unwrap()["s"]["t"];
+        assert_eq!(pin.trusted.since, "2026-01-02T03:04:05Z".parse().unwrap());
+        assert!(pin.trusted.definition.as_ref().is_some_and(|text| text.contains("\"title\":\"T\"")));
+        assert_eq!(judge(with("Adds", "Another title")).changed, ["t"], "and from now on all of it counts");
+        let huge = with(&"x".repeat(300 << 10), "T");
+        assert_eq!(judge(huge).unjudged.len(), 1);
     }
 
     #[test]

@@ -226,12 +226,14 @@ impl Session {
                 .ttl_ms
                 .map(|ttl| Instant::now() + Duration::from_millis(ttl).max(FRESH).min(FRESH * 1440));
             for tool in page.tools {
+                let whole = raw(&tool);
+                described += whole.get().len();
                 let tool = Tool {
                     name: tool.name.into_owned(),
                     description: tool.description.unwrap_or_default().into_owned(),
                     parameters: raw(&*tool.input_schema),
+                    whole: Some(whole),
                 };
-                described += tool.description.len() + tool.parameters.get().len();
                 tools.push(tool);
             }
             if tools.len() > MAX_TOOLS {

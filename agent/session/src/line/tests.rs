@@ -152,3 +152,28 @@ fn ids_keep_their_type_and_exact_numbers_have_one_spelling() {
     assert_ne!(id("9007199254740993"), id("9007199254740992"));
     assert_eq!(id("\"\\u0061\""), Id::String("a".into()));
 }
+
+#[test]
+fn what_a_line_of_the_servers_answers_is_told_or_said_to_be_unclear() {
+    use super::{Answers, answers};
+    let one = |id: &str| Answers::One(Id::parse(id).expect("an id"));
+    for (line, expected) in [
+        (r#"{"jsonrpc":"2.0","id":5,"result":{"id":6}}"#, one("5")),
+        (r#" {"result":{},"id":"a"}"#, one("\"a\"")),
+        (r#"{"id":null,"error":{}}"#, one("null")),
+        (r#"{"method":"notifications/x","params":{"id":1}}"#, Answers::Nothing),
+        (r#"{"method":"x","id":1}"#, Answers::Nothing),
+        (r#"{"method":"x","id":1,"result":{}}"#, Answers::Unclear),
+        (r#"{"id":1,"id":2,"result":{}}"#, Answers::Unclear),
+        (r#"{"ID":1,"result":{}}"#, Answers::Unclear),
+        (r#"{"id":1,"Id":2,"result":{}}"#, Answers::Unclear),
+        (r#"{"id":1,"Result":{}}"#, Answers::Unclear),
+        (r#"{"\u0069d":1,"result":{}}"#, one("1")),
+        (r#"{"result":{"tools":["#, Answers::Unclear),
+        (r#"[{"id":1,"result":{}}]"#, Answers::Unclear),
+        ("\u{feff}{\"id\":1,\"result\":{}}", one("1")),
+        ("log", Answers::Unclear),
+    ] {
+        assert_eq!(answers(line.as_bytes()), expected, "{line}");
+    }
+}

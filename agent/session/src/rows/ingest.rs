@@ -3,13 +3,14 @@
 //! The fold is deterministic: read again from the start, a journal gives the same rows with the same ids, so that an
 //! auditor that was killed in the middle begins again and writes nothing twice.
 
-pub use super::row::{CallRow, MessageRow, Row};
+pub use super::row::{CallRow, MessageRow, Row, ToolsRow};
 use super::{
     intent::{self, Evidence},
     requests::{Answered, LONGEST_ID, Pending, Requests},
     row::{self, LONGEST_RAW, bounded},
     stderr::Stderr,
     tasks::{Later, Tasks},
+    tools,
 };
 use crate::{
     journal::{Direction, Entry, Judged, Passage, sha256},
@@ -38,6 +39,8 @@ pub struct Fold {
     /// Questions to the client's model in answers, until calls bring theirs.
     in_answers: Vec<String>,
     stderr: Stderr,
+    /// A message that is to come, and what is to be noted of it.
+    noted: Option<(String, String)>,
 }
 
 impl Fold {
@@ -73,6 +76,18 @@ impl Fold {
             Entry::End { at, status } => {
                 self.stderr.end(at).into_iter().chain([Row::End { at, status }]).collect()
             }
+            Entry::Server { at, key, info } => tools::server(at, key, info).into_iter().collect(),
+            Entry::Tools { at, message, tools, whole, .. } => {
+                match (&mut self.noted, tools::note(&tools)) {
+                    (Some((of, noted)), Some(note)) if *of == message => {
+                        row::cut(noted);
+                        *noted += &format!("; {note}");
+                    }
+                    (noted, Some(note)) => *noted = Some((message, note)),
+                    (_, None) => {}
+                }
+                vec![tools::tools(at, tools, whole)]
+            }
             Entry::Note { .. } => Vec::new(),
         }
     }
@@ -87,6 +102,9 @@ impl Fold {
         (refused, mut notes): (Option<String>, Vec<String>),
     ) -> Vec<Row> {
         let mut rows = Vec::new();
+        if self.noted.as_ref().is_some_and(|(of, _)| *of == id) {
+            notes.extend(self.noted.take().map(|(_, note)| note));
+        }
         if calls.len() > MOST_IN_LINE {
             notes.push(format!("{} calls; the first {MOST_IN_LINE} are on record", calls.len()));
             calls.truncate(MOST_IN_LINE);

@@ -6,3 +6,4 @@ mod requests;
 pub mod row;
 pub mod stderr;
 mod tasks;
+mod tools;

@@ -2,7 +2,7 @@
 
 use super::intent::Evidence;
 use crate::{
-    journal::{Direction, Judged, Passage},
+    journal::{Direction, Judged, ListedTool, Passage},
     line::{Kind, Message},
 };
 use ringfence_wire::tool_call::{Outcome, Recorded};
@@ -36,6 +36,17 @@ pub enum Row {
         /// Name and version, as the client sent them.
         info: String,
     },
+    /// What tells the session's server from others, or what it says of itself.
+    Server {
+        /// See [`crate::journal::Entry::Server`].
+        key: Option<String>,
+        /// JSON.
+        info: Option<String>,
+        /// When.
+        at: i64,
+    },
+    /// Tools that the server listed.
+    Tools(Box<ToolsRow>),
     /// A message.
     Message(Box<MessageRow>),
     /// A tool call was asked for.
@@ -181,6 +192,20 @@ pub struct CallRow {
     pub evidence: Evidence,
 }
 
+/// Tools of one answer to `tools/list`, as far as they are news.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ToolsRow {
+    /// When.
+    pub at: i64,
+    /// The tools; each name is a short one.
+    pub tools: Vec<ListedTool>,
+    /// The list began then, and there are no others.
+    pub whole: Option<i64>,
+    /// What is new in it is pinned, and what changed waits: its session is one that lives. From a journal that is read
+    /// later nothing is trusted.
+    pub counts: bool,
+}
+
 impl Row {
     /// Bytes of its texts, about: of those that may be long.
     pub fn bytes(&self) -> usize {
@@ -204,6 +229,8 @@ impl Row {
             Self::Session { server_name, server_command, client, .. } => {
                 server_name.len() + server_command.len() + of(client)
             }
+            Self::Server { key, info, .. } => of(key) + of(info),
+            Self::Tools(row) => row.tools.iter().map(tool_bytes).sum(),
             Self::Client { info: text }
             | Self::Governed { enforcement: text, .. }
             | Self::Stderr { text, .. } => text.len(),
@@ -211,6 +238,12 @@ impl Row {
             Self::Answered { .. } | Self::Cancelled { .. } | Self::Gap | Self::End { .. } => 0,
         }
     }
+}
+
+fn tool_bytes(tool: &ListedTool) -> usize {
+    let of = |text: &Option<String>| text.as_ref().map_or(0, String::len);
+    let flags = tool.flags.iter().map(|flag| flag.place.len() + flag.why.len() + flag.excerpt.len());
+    tool.name.len() + of(&tool.sha256) + of(&tool.held) + of(&tool.definition) + flags.sum::<usize>()
 }
 
 impl CallRow {

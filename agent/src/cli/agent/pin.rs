@@ -11,8 +11,8 @@ use ringfence_llm_worker::{
     control::AgentStatus,
     mcp::pins::{Definition, Error, Known, Pin, Pins},
 };
+use ringfence_pins::{Flag, difference};
 use ringfence_policy::agents::home::Home;
-use similar::TextDiff;
 use std::{
     io::{self, IsTerminal},
     path::PathBuf,
@@ -65,7 +65,7 @@ pub(super) fn pin(args: &PinArgs) -> anyhow::Result<ExitCode> {
             let name = printable(&format!("{server}/{tool}"));
             let Some(changed) = &pin.changed else {
                 let since = pin.trusted.since.strftime("%F %T");
-                text += &format!("{name}  {}  since {since}\n", short(&pin.trusted));
+                text += &format!("{name}  {}  since {since}\n{}", short(&pin.trusted), flagged(&pin.trusted));
                 continue;
             };
             waits = true;
@@ -128,12 +128,12 @@ fn waits<'a>(known: &'a Known, server: &str, tool: &str) -> Option<(&'a Pin, &'a
 fn change(name: &str, pin: &Pin, changed: &Definition) -> String {
     let since = changed.since.strftime("%F %T");
     let mut text = format!("! {name}  has changed, and waits for approval since {since}:\n");
-    let (old, new) = (as_text(&pin.trusted), as_text(changed));
-    for line in
-        TextDiff::from_lines(old.as_str(), new.as_str()).unified_diff().context_radius(3).to_string().lines()
-    {
+    // The name is the same: the tool's own has no `/`.
+    let tool = name.rsplit('/').next().unwrap_or(name);
+    for line in difference::lines(&pin.trusted.text(tool), &changed.text(tool)).lines() {
         text += &format!("    {}\n", printable(line));
     }
+    text += &flagged(changed);
     text += &format!("  hash of this: {}\n", changed.sha256);
     text
 }
@@ -174,10 +174,13 @@ pub(crate) fn problems(home: &Home, agents: &[AgentStatus]) -> Vec<String> {
     problems.collect()
 }
 
-/// A definition as text to compare.
-fn as_text(definition: &Definition) -> String {
-    let schema = serde_json::to_string_pretty(&definition.parameters).unwrap_or_default();
-    format!("{}\n{schema}\n", definition.description)
+/// What is odd about a definition.
+fn flagged(definition: &Definition) -> String {
+    let line = |flag: &Flag| {
+        let words = flag.kind.words();
+        format!("    odd: {words}: {} ({}): {}\n", flag.why, flag.place, printable(&flag.excerpt))
+    };
+    definition.flags.iter().map(line).collect()
 }
 
 /// Enough of the hash to tell two apart.

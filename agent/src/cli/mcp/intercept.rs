@@ -14,6 +14,7 @@ use ringfence_interceptor::{
     starter,
 };
 use ringfence_launch as launch;
+use ringfence_pins::definition::server_key;
 use ringfence_policy::Partial;
 use ringfence_redact as redact;
 use ringfence_session::{
@@ -148,15 +149,19 @@ fn intercept(args: &ServerArgs, signals: SigSet) -> anyhow::Result<ExitCode> {
         Err(error) => return Err(error).context("cannot create the session's journal"),
     };
     let words: Vec<String> = args.command.iter().map(|part| part.to_string_lossy().into_owned()).collect();
+    let command = redact::command(&words);
+    let key = server_key(&server_name, &command);
     let begun = journal.append(&Entry::Start {
         session: id.clone(),
         at: now(),
         server_name: server_name.clone(),
-        server_command: if args.store_raw { words } else { redact::command(&words) },
+        server_command: if args.store_raw { words } else { command },
         pid: std::process::id(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         client: starter::client(),
     });
+    let begun = begun.and_then(|()| journal.append(&Entry::Server { at: now(), key: Some(key), info: None }));
+    let is_named = begun.is_ok();
     if !allow_unrecorded {
         begun.context("cannot write the session's journal")?;
     }
@@ -201,6 +206,10 @@ fn intercept(args: &ServerArgs, signals: SigSet) -> anyhow::Result<ExitCode> {
     // call of a user's first session does not wait for the auditor.
     if had_database {
         session.rules().await_stored();
+        // The same of what is pinned of its server, if the journal says which that is.
+        if is_named {
+            session.pins().await_stored();
+        }
     }
     let session = Arc::new(session);
     let link =

@@ -1,6 +1,8 @@
 //! `ringfence mcp`: MCP servers behind the interceptor, and what is on record of their sessions.
 
 mod intercept;
+mod inventory;
+mod pin;
 mod rules;
 mod sessions;
 mod stored_rules;
@@ -22,6 +24,7 @@ use std::process::ExitCode;
 #[command(after_help = "Examples:
   ringfence mcp wrap ~/.config/Claude/claude_desktop_config.json
   ringfence mcp calls --risk 60
+  ringfence mcp inventory
   ringfence mcp rules check ~/.config/ringfence/rules.yaml
 
 In an MCP client's configuration:
@@ -43,6 +46,8 @@ pub(crate) enum Command {
     Sessions(SessionsArgs),
     Calls(CallsArgs),
     Stats(StatsArgs),
+    Inventory(inventory::InventoryArgs),
+    Pin(pin::PinArgs),
     Rules(RulesArgs),
 }
 
@@ -62,6 +67,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Some(Command::Sessions(args)) => sessions::sessions(args),
         Some(Command::Calls(args)) => sessions::calls(args),
         Some(Command::Stats(args)) => sessions::stats(args),
+        Some(Command::Inventory(args)) => inventory::inventory(args),
+        Some(Command::Pin(args)) => pin::pin(args),
         Some(Command::Rules(args)) => rules::run(args),
     }
 }

@@ -42,7 +42,8 @@ impl Scene {
     fn intake(&self, path: &Path) -> Intake {
         let names = (self.session.clone(), path.display().to_string());
         let file = File::open(path).expect("the journal");
-        Intake::new((&self.writer, &|| true), names, (UID, self.long.clone()), file).expect("an intake")
+        Intake::new((&self.writer, &|| true), names, (UID, self.long.clone()), (file, Origin::Linked))
+            .expect("an intake")
     }
 
     /// How many lines of the journal are in the store, by its own word.

@@ -5,13 +5,14 @@ import * as calls from "./calls.js";
 import * as detail from "./detail.js";
 import { byId, command, el, empty } from "./dom.js";
 import * as intents from "./intents.js";
+import * as inventory from "./inventory.js";
 import { followLinks, go, onMove, place } from "./place.js";
 import * as rules from "./rules.js";
 import * as sessions from "./sessions.js";
 import * as waiting from "./waiting.js";
 
 // Every view, in the order of the navigation and of the digits that lead there; the first is where the page begins.
-const VIEWS = { calls, intents, sessions, rules };
+const VIEWS = { calls, intents, sessions, inventory, rules };
 const NAMES = Object.keys(VIEWS);
 const STATES = {
   connecting: "connecting",
@@ -47,6 +48,7 @@ function locked() {
   state("locked");
   byId("waiting").hidden = true;
   byId("pending-rules").hidden = true;
+  byId("pending-tools").hidden = true;
   byId("main").replaceChildren(
     empty(
       "This page needs a fresh link",
@@ -85,6 +87,13 @@ export async function stats() {
   pending.replaceChildren(
     "A rule file was changed so that it loosens a rule: the old rules stay in force until a person ",
     el("a", { href: "?view=rules" }, "looks at it and confirms"), ".",
+  );
+  const tools = byId("pending-tools");
+  tools.hidden = !totals.pending_tools;
+  tools.replaceChildren(
+    totals.pending_tools === 1 ? "A tool" : `${totals.pending_tools} tools`,
+    " of MCP servers changed, or an odd description: a person ",
+    el("a", { href: "?view=inventory" }, "looks at it and decides"), ".",
   );
   if (totals.problems.length) notice(totals.problems.join(" "));
 }

@@ -1,0 +1,195 @@
+//! `ringfence mcp pin`: tools that changed since they were pinned or whose descriptions are odd, and deciding about them.
+
+use super::inventory::cell;
+use crate::cli::{
+    exit::Exit,
+    output::{self, agreed},
+};
+use anyhow::{Context as _, bail};
+use ringfence_base::escape::line as printable;
+use ringfence_client::{places::Places, sessions as client};
+use ringfence_pins::definition::is_hash;
+use ringfence_wire::mcp::{McpReply, McpRequest};
+use serde_json::Value;
+use std::{
+    io::{self, IsTerminal},
+    process::ExitCode,
+};
+
+/// Shows tools of MCP servers that changed or whose descriptions are odd, and approves or rejects what they say.
+///
+/// A tool's name, title, description, schemas and annotations are pinned when a server first lists it. If they change, clients
+/// get the server's list without the tool, and its calls are refused, until you approve the change. What a description should
+/// not have (characters that cannot be seen, instructions to the model, other servers' tools) raises the risk of the tool's
+/// calls until you approve it. You approve exactly what you were shown: name its hash, or answer the question on a terminal.
+/// Processes that the MCP client started may not decide, nor processes in a container. Tools of your own agents' servers:
+/// `ringfence agent pin`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Exit status:
+  0  nothing waits, or the decision is made
+  2  a tool waits
+
+Examples:
+  ringfence mcp pin
+  ringfence mcp pin github
+  ringfence mcp pin --approve github/create_issue         # shows the change and asks
+  ringfence mcp pin --approve github/create_issue=HASH    # approves the change with this hash
+  ringfence mcp pin --reject github/create_issue=HASH     # keeps it away, and waits for nothing
+  ringfence mcp pin --json | jq -r .sha256")]
+pub(crate) struct PinArgs {
+    /// Only tools of this server: its name, or its number in the inventory.
+    server: Option<String>,
+    /// Approve what this tool says, with this hash, all 64 digits. Without a hash, show it and ask on the terminal. Can be
+    /// given more than once.
+    #[arg(long, value_name = "SERVER/TOOL[=HASH]")]
+    approve: Vec<String>,
+    /// Do not trust what this tool says, with this hash: clients do not get it, until its server says something else and you
+    /// approve that. Can be given more than once.
+    #[arg(long, value_name = "SERVER/TOOL[=HASH]")]
+    reject: Vec<String>,
+    /// The audit database [default: the daemon's, if it runs, else the user's].
+    #[arg(long, value_name = "FILE")]
+    db: Option<String>,
+    /// Print one JSON object per line, one for each tool that waits.
+    #[arg(long, conflicts_with_all = ["approve", "reject"])]
+    json: bool,
+}
+
+pub(super) fn pin(args: &PinArgs) -> anyhow::Result<ExitCode> {
+    let places = Places::on_record(args.db.as_deref())?;
+    let decisions = args.approve.iter().map(|named| (named, true));
+    let decisions: Vec<(&String, bool)> =
+        decisions.chain(args.reject.iter().map(|named| (named, false))).collect();
+    for (named, approve) in &decisions {
+        decide(&places, args.db.as_deref(), named, *approve)?;
+    }
+    if !decisions.is_empty() {
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut rows = pending(&places)?;
+    if let Some(server) = &args.server {
+        rows.retain(|row| is_of(row, server));
+    }
+    let mut text = String::new();
+    for row in &rows {
+        text += &if args.json { format!("{row}\n") } else { shown(row, args.db.as_deref()) };
+    }
+    if let Some(left_out @ 1..) = rows.first().and_then(|row| row["left_out"].as_u64())
+        && !args.json
+    {
+        text += &format!("and {left_out} more; decide about these first\n");
+    }
+    output::print(&text)?;
+    if rows.is_empty() && !args.json {
+        eprintln!("ringfence: no tool waits; `ringfence mcp inventory` shows what is pinned");
+    }
+    Ok(if rows.is_empty() { Exit::Success } else { Exit::Attention }.into())
+}
+
+fn pending(places: &Places) -> anyhow::Result<Vec<Value>> {
+    match client::ask(places, &McpRequest::PendingTools)? {
+        McpReply::Rows { rows } => Ok(rows),
+        other => bail!("the auditor sent an unexpected answer: {other:?}"),
+    }
+}
+
+fn is_of(row: &Value, server: &str) -> bool {
+    row["server_name"] == *server || row["server"].to_string() == server
+}
+
+/// Decides about the tool that is named; without a hash, shows it and asks.
+fn decide(places: &Places, db: Option<&str>, named: &str, approve: bool) -> anyhow::Result<()> {
+    let (name, hash) = match named.rsplit_once('=') {
+        Some((name, hash)) if is_hash(&hash.to_ascii_lowercase()) => (name, Some(hash.to_ascii_lowercase())),
+        _ => (named, None),
+    };
+    let (server, tool) = name
+        .split_once('/')
+        .with_context(|| format!("{named:?} is not SERVER/TOOL=HASH, such as github/create_issue=3f29..."))?;
+    let mut rows = pending(places)?;
+    rows.retain(|row| is_of(row, server) && row["tool"] == tool);
+    let shown_name = printable(name);
+    let row = match (&hash, rows.as_slice()) {
+        (_, []) => bail!("the tool {shown_name} waits for no decision; `ringfence mcp pin` shows what does"),
+        (Some(hash), rows) => match rows.iter().find(|row| row["sha256"] == **hash) {
+            Some(row) => row,
+            None => bail!(
+                "the tool {shown_name} does not say now what was shown with the hash {hash}: nothing is decided; look again at what `ringfence mcp pin` shows"
+            ),
+        },
+        (None, [row]) => {
+            output::print(&shown(row, db))?;
+            if !io::stdin().is_terminal() || !io::stdout().is_terminal() {
+                bail!("nothing was decided: without a terminal to ask on, the command has to name the hash");
+            }
+            if !agreed(if approve { "approve this?" } else { "reject this?" })? {
+                bail!("nothing was decided: {shown_name} still waits");
+            }
+            row
+        }
+        (None, rows) => {
+            let numbers: Vec<String> = rows.iter().map(|row| cell(&row["server"])).collect();
+            bail!(
+                "{shown_name} waits on {} servers; name one by its number: {}",
+                rows.len(),
+                numbers.join(", ")
+            )
+        }
+    };
+    let request = McpRequest::DecideTool {
+        server: row["server"].as_i64().unwrap_or_default(),
+        tool: tool.to_owned(),
+        sha256: row["sha256"].as_str().unwrap_or_default().to_owned(),
+        approve,
+    };
+    match client::ask(places, &request)? {
+        McpReply::ToolDecided => {
+            let word = if approve { "approved" } else { "rejected" };
+            output::print(&format!("{shown_name}: {word}\n")).map(drop)
+        }
+        other => bail!("the auditor sent an unexpected answer: {other:?}"),
+    }
+}
+
+/// A tool that waits, and the command that approves exactly this.
+fn shown(row: &Value, db: Option<&str>) -> String {
+    let name = format!("{}/{}", cell(&row["server_name"]), cell(&row["tool"]));
+    let since = cell(&row["since"]);
+    let (mut text, body) = if row["changed"] == true {
+        let parts: Vec<&str> =
+            row["parts"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        let what = if parts.is_empty() { String::new() } else { format!(" ({})", parts.join(", ")) };
+        (format!("! {name}  changed{what}, and waits since {since}:\n"), row["difference"].as_str())
+    } else {
+        (format!("! {name}  has an odd description since {since}:\n"), row["shown"].as_str())
+    };
+    match body {
+        Some("") => text += "    (what differs was taken out of the record as a secret)\n",
+        Some(body) => body.lines().for_each(|line| text += &format!("    {}\n", printable(line))),
+        None => {
+            let body = row["shown"].as_str().unwrap_or("(its definition is in the session's journal only)");
+            body.lines().for_each(|line| text += &format!("    {}\n", printable(line)));
+        }
+    }
+    for flag in row["flags"].as_array().into_iter().flatten() {
+        text += &format!(
+            "  odd: {} ({}): {}\n",
+            cell(&flag["why"]),
+            cell(&flag["place"]),
+            cell(&flag["excerpt"])
+        );
+    }
+    text += &format!("  server: {}  no. {}\n", cell(&row["command"]), row["server"]);
+    text += &format!("  hash of this: {}\n", cell(&row["sha256"]));
+    let named = format!("{name}={}", cell(&row["sha256"]));
+    let quoted = quoted(&named);
+    let db = db.map_or_else(String::new, |db| format!(" --db {}", self::quoted(&printable(db))));
+    text += &format!("  to approve this: ringfence mcp pin{db} --approve {quoted}\n");
+    text
+}
+
+/// A word for a shell.
+fn quoted(word: &str) -> String {
+    let is_plain = word.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_./=:@%+,".contains(&b));
+    if is_plain { word.to_owned() } else { format!("'{}'", word.replace('\'', r"'\''")) }
+}

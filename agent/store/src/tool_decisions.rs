@@ -1,0 +1,150 @@
+//! What a person decides about a tool that changed, or whose description is odd: one transaction with its entry of the ledger.
+
+use super::{Error, SessionWriter, Viewer, connection::begin, ledger, sql, tools, turn};
+use ringfence_base::clock::rfc3339;
+use ringfence_session::ledger::{DecidedTool, Entry};
+use rusqlite::{OptionalExtension as _, Transaction, params};
+
+/// The hash of nothing: of a tool of which nothing is trusted.
+const NOTHING: &str = "0000000000000000000000000000000000000000000000000000000000000000";
+
+/// What came of a decision.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Decided {
+    /// It is made.
+    Done,
+    /// There is no such server, or no such tool of it, that the viewer can see.
+    Unknown,
+    /// The tool is as it was pinned, and nothing about it is odd that was not approved.
+    NothingWaits,
+    /// What waits is not what was shown.
+    Another,
+}
+
+/// A pin as it is decided about.
+struct Pin {
+    uid: u32,
+    server_name: String,
+    sha256: String,
+    is_flagged: bool,
+    changed: Option<String>,
+}
+
+impl SessionWriter {
+    /// Trusts what a tool says, or has it stay away from clients, if that is what has this hash: the server may have changed
+    /// it again since somebody looked.
+    ///
+    /// # Errors
+    /// [`Error::Sql`].
+    pub fn decide_tool(
+        &mut self,
+        viewer: Viewer,
+        (server, tool, sha256): (i64, &str, &str),
+        (by, approve): (&str, bool),
+        now: i64,
+    ) -> Result<Decided, Error> {
+        let fail = sql("decide about a tool");
+        let _turn = turn::wait();
+        let step = begin(self.connection()?)?;
+        let pin = find(&step, viewer, server, tool).map_err(&fail)?;
+        let Some(pin) = pin else { return Ok(Decided::Unknown) };
+        let waits = pin.changed.as_deref() == Some(sha256);
+        let is_flagged = pin.sha256 == sha256 && pin.is_flagged;
+        if !waits && !is_flagged {
+            let nothing = pin.changed.is_none() && !pin.is_flagged;
+            return Ok(if nothing { Decided::NothingWaits } else { Decided::Another });
+        }
+        let when = rfc3339(now);
+        let text = match (waits, approve) {
+            (true, true) => {
+                "UPDATE tool_pins SET sha256 = changed_sha256, parts = changed_parts, flags = changed_flags, since = ?4,
+                     approved_by = ?3, approved_at = ?4, changed_sha256 = NULL, changed_parts = NULL, changed_flags = NULL,
+                     changed_at = NULL, rejected_by = NULL, rejected_at = NULL WHERE server = ?1 AND name = ?2"
+            }
+            (true, false) => "UPDATE tool_pins SET rejected_by = ?3, rejected_at = ?4 WHERE server = ?1 AND name = ?2",
+            (false, true) => "UPDATE tool_pins SET approved_by = ?3, approved_at = ?4 WHERE server = ?1 AND name = ?2",
+            // Nothing of it is trusted: as it is now it waits, and was refused already.
+            (false, false) => {
+                "UPDATE tool_pins SET changed_sha256 = sha256, changed_parts = parts, changed_flags = flags, changed_at = ?4,
+                     sha256 = '0000000000000000000000000000000000000000000000000000000000000000', parts = '{}', flags = '[]',
+                     rejected_by = ?3, rejected_at = ?4 WHERE server = ?1 AND name = ?2"
+            }
+        };
+        step.execute(text, params![server, tool, by, when]).map_err(&fail)?;
+        if waits && approve && pin.sha256 != NOTHING {
+            tools::undefine(&step, server, &pin.sha256).map_err(&fail)?;
+        }
+        let word = if approve { "approved" } else { "rejected" };
+        tools::change(&step, server, Some(tool), (word, &when), &format!("{sha256} by {by}"))
+            .map_err(&fail)?;
+        let decided = DecidedTool {
+            at: now,
+            by: by.to_owned(),
+            change: word.to_owned(),
+            server: pin.server_name,
+            tool: Some(tool.to_owned()),
+            before: Some(pin.sha256),
+            sha256: Some(sha256.to_owned()),
+        };
+        ledger::append(&step, pin.uid, &Entry::Tool(Box::new(decided))).map_err(&fail)?;
+        step.commit().map_err(sql("commit"))?;
+        Ok(Decided::Done)
+    }
+
+    /// Forgets a server and what is pinned of it: its next session pins what it says then.
+    ///
+    /// # Errors
+    /// [`Error::Sql`].
+    pub fn forget_server(
+        &mut self,
+        viewer: Viewer,
+        server: i64,
+        by: &str,
+        now: i64,
+    ) -> Result<Decided, Error> {
+        let fail = sql("forget a server");
+        let _turn = turn::wait();
+        let step = begin(self.connection()?)?;
+        let found: Option<(u32, String)> = step
+            .query_row(
+                "SELECT uid, name FROM mcp_servers WHERE id = ?1 AND (?2 = 0 OR uid = ?2)",
+                params![server, viewer.0],
+                |row| Ok((row.get(0)?, row.get(1)?)),
+            )
+            .optional()
+            .map_err(&fail)?;
+        let Some((uid, name)) = found else { return Ok(Decided::Unknown) };
+        tools::remove(&step, server).map_err(&fail)?;
+        let forgotten = DecidedTool {
+            at: now,
+            by: by.to_owned(),
+            change: "forgotten".to_owned(),
+            server: name,
+            tool: None,
+            before: None,
+            sha256: None,
+        };
+        ledger::append(&step, uid, &Entry::Tool(Box::new(forgotten))).map_err(&fail)?;
+        step.commit().map_err(sql("commit"))?;
+        Ok(Decided::Done)
+    }
+}
+
+fn find(step: &Transaction<'_>, viewer: Viewer, server: i64, tool: &str) -> rusqlite::Result<Option<Pin>> {
+    step.query_row(
+        "SELECT p.uid, s.name, p.sha256, p.flags <> '[]' AND p.approved_at IS NULL, p.changed_sha256
+         FROM tool_pins p JOIN mcp_servers s ON s.id = p.server
+         WHERE p.server = ?1 AND p.name = ?2 AND (?3 = 0 OR p.uid = ?3)",
+        params![server, tool, viewer.0],
+        |row| {
+            Ok(Pin {
+                uid: row.get(0)?,
+                server_name: row.get(1)?,
+                sha256: row.get(2)?,
+                is_flagged: row.get(3)?,
+                changed: row.get(4)?,
+            })
+        },
+    )
+    .optional()
+}
