@@ -38,6 +38,7 @@ impl RemoteTools for Servers {
                 "text" => json!({ "type": "string" }),
                 _ => json!({ "type": "object" }),
             }),
+            whole: None,
         };
         let tools = self
             .tools

@@ -177,7 +177,9 @@ fn the_inventory_says_what_came_went_and_was_called() {
     let tools = server["tools"].as_array().expect("tools");
     let of = |name: &str| tools.iter().find(|tool| tool["name"] == name).expect("a tool");
     assert_eq!(of("t")["calls"], 1, "not again after a restart");
-    assert!(of("old")["gone_at"].is_null() && of("old")["first_seen"] < of("new")["first_seen"]);
+    assert!(
+        of("old")["gone_at"].is_null() && of("old")["first_seen"].as_str() < of("new")["first_seen"].as_str()
+    );
     let changes: Vec<&str> = server["changes"]
         .as_array()
         .expect("changes")

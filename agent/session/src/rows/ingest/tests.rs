@@ -63,6 +63,13 @@ fn fold(entries: Vec<Entry>) -> Vec<String> {
             Row::Answered { question, .. } => format!("answered {question}"),
             Row::Governed { .. } => "governed".into(),
             Row::Stderr { number, text, dropped, .. } => format!("stderr {number} {text:?} {dropped}"),
+            Row::Server { key, info, .. } => {
+                format!("server {} {}", key.unwrap_or_default(), info.unwrap_or_default())
+            }
+            Row::Tools(row) => {
+                let tools = row.tools.iter().map(|tool| format!("{} {}", tool.name, tool.flags.len()));
+                format!("tools {}", tools.collect::<Vec<_>>().join(", "))
+            }
             Row::Gap => "gap".into(),
             Row::End { .. } => "end".into(),
         })
@@ -441,4 +448,42 @@ fn a_question_has_a_short_name_whatever_its_server_calls_it() {
     assert!(one.len() == 1 && one[0].len() < 120, "{} bytes", one[0].len());
     assert_ne!(one[0][one[0].len() - 64..], other[0][other[0].len() - 64..], "each its own");
     assert!(names("k")[0].ends_with(" k"), "the control");
+}
+
+#[test]
+fn tools_are_noted_of_their_message_and_bounded_whatever_a_journal_says() {
+    let message = "01890000-0000-7000-8000-000000000001";
+    let tool = |name: &str, held: Option<&str>| crate::journal::ListedTool {
+        name: name.into(),
+        sha256: Some("x".into()),
+        held: held.map(str::to_owned),
+        definition: Some("d".repeat(1 << 20)),
+        parts: std::collections::BTreeMap::new(),
+        flags: Vec::new(),
+    };
+    let tools =
+        vec![tool("a", None), tool("b", Some("changed")), tool(&"n".repeat(9000), None), tool("", None)];
+    let listed = Entry::Tools { at: 1, message: message.into(), tools, more: 0, whole: None };
+    let mut one = Fold::default();
+    let rows = one.next(listed.clone());
+    let [Row::Tools(row)] = rows.as_slice() else { panic!("{rows:?}") };
+    assert_eq!(row.tools.iter().map(|tool| tool.name.as_str()).collect::<Vec<_>>(), ["a", "b"]);
+    assert!(row.tools.iter().all(|tool| tool.sha256.is_none() && tool.definition.is_none()));
+    let key = Entry::Server { at: 1, key: Some("no hash".into()), info: Some("i".repeat(9000)) };
+    assert!(one.next(key).is_empty());
+    let answer = Entry::Message {
+        id: message.into(),
+        at: 2,
+        boot: 2,
+        direction: Direction::ServerToClient,
+        raw: r#"{"id":1,"result":{}}"#.into(),
+        bytes: 9,
+        sha256: String::new(),
+        calls: Vec::new(),
+        refused: None,
+        outline: None,
+        repaired: 0,
+    };
+    let rows = fold(vec![listed, answer]);
+    assert!(rows[1].contains("the client got it without b"), "{rows:?}");
 }
