@@ -10,10 +10,9 @@ use nix::sys::resource::{Resource, setrlimit};
 use ringfence_sandbox::{
     caps, host,
     landlock::{self, Access, Hierarchy, Rules},
-    seccomp,
+    resolving, seccomp,
 };
 use std::{
-    env,
     fs::{self, File, OpenOptions},
     io::{self, Read as _, Write as _},
     path::{Path, PathBuf},
@@ -25,28 +24,6 @@ const MEMORY: u64 = 1 << 30;
 
 /// How soon the kernel ends this process when memory runs out: 0, and what is above and below, to -1000 for never.
 const OOM_SCORE: &str = "/proc/self/oom_score_adj";
-
-/// What the C library reads to resolve a name. Certificates' roots are in the binary.
-const RESOLVING: &[&str] = &[
-    "/etc/resolv.conf",
-    "/etc/hosts",
-    "/etc/nsswitch.conf",
-    "/etc/host.conf",
-    "/etc/gai.conf",
-    "/etc/services",
-    "/etc/ld.so.cache",
-    "/etc/ssl",
-    "/usr/share/ca-certificates",
-    "/usr/local/share/ca-certificates",
-    "/etc/pki",
-    "/run/systemd/resolve",
-    "/usr/lib",
-    "/lib",
-    "/lib64",
-];
-
-/// Files of certificates in place of the system's.
-pub(crate) const CERTIFICATES: [&str; 2] = ["SSL_CERT_FILE", "SSL_CERT_DIR"];
 
 /// Most bytes of a program in which the name of its loader is looked for: linkers put it at the beginning.
 const BEGINNING: u64 = 1 << 20;
@@ -171,12 +148,8 @@ fn landlocked(own: &[PathBuf]) -> Result<(), Error> {
     let kept =
         |path: &PathBuf| Hierarchy::resolved(path, Access { read: true, write: true, ..Access::default() });
     let mut hierarchies: Vec<Hierarchy> = own.iter().map(kept).collect();
-    let readable = RESOLVING.iter().map(Path::new).chain([Path::new("/dev/urandom"), Path::new("/dev/null")]);
-    let certificates: Vec<PathBuf> =
-        CERTIFICATES.iter().filter_map(|name| env::var_os(name).map(PathBuf::from)).collect();
-    let readable = readable.chain(certificates.iter().map(PathBuf::as_path));
     let read = Access { read: true, ..Access::default() };
-    hierarchies.extend(readable.map(|path| Hierarchy::resolved(path, read)));
+    hierarchies.extend(resolving::paths().iter().map(|path| Hierarchy::resolved(path, read)));
     let rules = Rules {
         restricted: Access { read: true, write: true, exec: true, unix: true },
         hierarchies,
@@ -196,6 +169,7 @@ fn landlocked(own: &[PathBuf]) -> Result<(), Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::env;
 
     #[test]
     fn this_program_and_its_loader_are_found() {

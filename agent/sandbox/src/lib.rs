@@ -5,6 +5,7 @@
 //! | `caps` | capabilities: the smallest set for each role, with reasons |
 //! | `landlock` | file hierarchies and TCP ports |
 //! | `seccomp`, `seccomp/` | system call filters, compiled from `profiles/seccomp/` or the user's OCI file |
+//! | `resolving` | the files by which names are resolved and certificates checked |
 //! | `host` | what this kernel offers: facts only |
 
 // A path may be somebody else's by the time it is used: files by descriptor (`ringfence-files`). Tests set their scenes.
@@ -15,4 +16,5 @@
 pub mod caps;
 pub mod host;
 pub mod landlock;
+pub mod resolving;
 pub mod seccomp;
