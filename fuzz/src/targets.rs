@@ -65,6 +65,7 @@ pub const ALL: [Target; 25] = [
     ("dashboard", dashboard),
     ("endpoint", endpoint),
     ("relay", relay),
+    ("remote", crate::remote_targets::remote),
 ];
 
 /// The line judge: what it accepts reads the same to a parser that knows nothing of it, and what its fast path takes reads

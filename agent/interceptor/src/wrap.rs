@@ -1,10 +1,13 @@
-//! A client's configuration with Ringfence put before each stdio server, and taken out again. Pure.
+//! A client's configuration with Ringfence put before each server, and taken out again. Pure.
 //!
 //! The text is edited where a server's command and arguments are, and is the same to the byte elsewhere: comments, order,
 //! white space, line ends, a byte order mark. What is put in is found again, so that taking it out restores what was there.
 
 mod json;
+mod remote;
 mod toml;
+
+pub use remote::{Empty, PrivateFile, Store};
 
 // A basic string of TOML as it is written there is one of JSON, too.
 use ringfence_base::escape::toml as quoted;
@@ -54,6 +57,10 @@ pub struct Rewritten {
     pub changed: Vec<String>,
     /// Names of those left as they are, and why.
     pub left: Vec<(String, Left)>,
+    /// Private files that wrapped remote servers need, to be there before the text is.
+    pub needs: Vec<PrivateFile>,
+    /// Names of such files that nothing needs any more once the text is there; they may be missing.
+    pub spares: Vec<String>,
 }
 
 /// Why a server stays as it is.
@@ -110,29 +117,63 @@ struct Server {
     place: Result<(usize, String), &'static str>,
     /// Names of variables that it is started with; of a file with more of them, the key that names the file.
     variables: Vec<String>,
+    /// Where the entry is, where it is one piece.
+    whole: Option<Range<usize>>,
+}
+
+/// What an entry is.
+enum Found {
+    /// A command.
+    Stdio(Server),
+    /// An address.
+    Remote(remote::Remote),
 }
 
 /// A server by its name, or why its entry cannot be wrapped.
-type Entry = (String, Result<Server, Left>);
+type Entry = (String, Result<Found, Left>);
 
 /// One replacement in the text.
 type Edit = (Range<usize>, String);
 
-/// Puts `program` before the command of every stdio server, or takes it out again (`undo`).
+/// Puts `program` before every server, or takes it out again (`undo`). `store` holds what remote servers had.
 ///
 /// # Errors
 /// [`Error`]; nothing is guessed.
-pub fn rewrite(text: &str, client: Option<Client>, program: &str, undo: bool) -> Result<Rewritten, Error> {
+pub fn rewrite(
+    text: &str,
+    client: Option<Client>,
+    program: &str,
+    undo: bool,
+    store: &dyn Store,
+) -> Result<Rewritten, Error> {
     if text.len() > MAX_CONFIG {
         return Err(Error::Long);
     }
     // Neither format has one within.
     let (mark, body) = text.strip_prefix('\u{feff}').map_or(("", text), |body| ("\u{feff}", body));
     let (mut changed, mut left, mut edits) = (Vec::new(), Vec::new(), Vec::new());
-    for (name, server) in servers(body, client)? {
-        let done = server.and_then(|server| match undo {
-            true => Ok(unwrap(body, &server, program)?),
-            false => wrap(body, &server, &name, program),
+    let (mut needs, mut spares) = (Vec::new(), Vec::new());
+    for (name, found) in servers(body, client)? {
+        let done = found.and_then(|found| match (found, undo) {
+            (Found::Stdio(server), true)
+                if is_ours(&server, program) && remote::is_remote(&values(&server)) =>
+            {
+                let (edits, files) = remote::unwrap(body, &server, store)?;
+                spares.extend(files);
+                Ok(edits)
+            }
+            (Found::Stdio(server), true) => Ok(unwrap(body, &server, program)?),
+            (Found::Stdio(server), false) => wrap(body, &server, &name, program, store),
+            (Found::Remote(_), true) => Err("it is not wrapped".into()),
+            (Found::Remote(remote), false) => {
+                let leading = leading(&remote.variables, program);
+                if !leading.is_empty() {
+                    return Err(Left::Environment(leading));
+                }
+                let (edits, files) = remote::wrap(body, &remote, &name, program, store)?;
+                needs.extend(files);
+                Ok(edits)
+            }
         });
         match done {
             Ok(more) => {
@@ -145,14 +186,20 @@ pub fn rewrite(text: &str, client: Option<Client>, program: &str, undo: bool) ->
     let text = edited(body, edits);
     // What comes out is a configuration, or nothing does.
     servers(&text, client)?;
-    Ok(Rewritten { text: format!("{mark}{text}"), changed, left })
+    Ok(Rewritten { text: format!("{mark}{text}"), changed, left, needs, spares })
 }
 
 /// What the configuration was before it was wrapped, if `kept` is that: the same to the byte, also where taking Ringfence
 /// out again would leave an empty list of arguments out.
-pub fn is_original(kept: &str, wrapped: &str, client: Option<Client>, program: &str) -> bool {
-    rewrite(kept, client, program, true).is_ok_and(|undone| undone.changed.is_empty())
-        && rewrite(kept, client, program, false).is_ok_and(|again| again.text == wrapped)
+pub fn is_original(
+    kept: &str,
+    wrapped: &str,
+    client: Option<Client>,
+    program: &str,
+    store: &dyn Store,
+) -> bool {
+    rewrite(kept, client, program, true, store).is_ok_and(|undone| undone.changed.is_empty())
+        && rewrite(kept, client, program, false, store).is_ok_and(|again| again.text == wrapped)
 }
 
 fn servers(text: &str, client: Option<Client>) -> Result<Vec<Entry>, Error> {
@@ -209,6 +256,12 @@ fn is_wrapped(server: &Server, name: &str, program: &str) -> bool {
         && ours.iter().zip(items).all(|(our, item)| *our == item.value)
 }
 
+/// A server's arguments.
+fn values(server: &Server) -> Vec<&str> {
+    let items = server.arguments.as_ref().map_or(&[][..], |arguments| &arguments.items);
+    items.iter().map(|item| item.value.as_str()).collect()
+}
+
 /// A server's command and arguments up to the command behind its `--`, each in quotes.
 fn words(server: &Server) -> String {
     let items = server.arguments.as_ref().map_or(&[][..], |arguments| &arguments.items);
@@ -220,24 +273,32 @@ fn words(server: &Server) -> String {
 
 /// Variables of a server that decide which interceptor it gets, and where that has its rules and its record. `PATH` does so
 /// only where the program is looked for.
-fn leading(server: &Server, program: &str) -> String {
+fn leading(variables: &[String], program: &str) -> String {
     let leads = |name: &&String| match name.as_str() {
         "PATH" => !program.starts_with('/'),
         "HOME" | ENV_FILE => true,
         other => ["LD_", "RINGFENCE_", "XDG_"].iter().any(|start| other.starts_with(start)),
     };
-    server.variables.iter().filter(leads).map(String::as_str).collect::<Vec<_>>().join(", ")
+    variables.iter().filter(leads).map(String::as_str).collect::<Vec<_>>().join(", ")
 }
 
 /// The key of a file with more variables, as VS Code has it.
 const ENV_FILE: &str = "envFile";
 
-fn wrap(text: &str, server: &Server, name: &str, program: &str) -> Result<Vec<Edit>, Left> {
-    let leading = leading(server, program);
+fn wrap(
+    text: &str,
+    server: &Server,
+    name: &str,
+    program: &str,
+    store: &dyn Store,
+) -> Result<Vec<Edit>, Left> {
+    let leading = leading(&server.variables, program);
     if !leading.is_empty() {
         return Err(Left::Environment(leading));
     }
-    if is_wrapped(server, name, program) {
+    let is_remote =
+        || server.command.value == program && remote::is_wrapped(&values(server), name, store.place());
+    if is_wrapped(server, name, program) || is_remote() {
         return Err("it is wrapped already".into());
     }
     if is_ours(server, program) {

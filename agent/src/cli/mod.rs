@@ -141,6 +141,9 @@ enum Role {
     Auditor(role::AuditorArgs),
     #[command(hide = true)]
     McpGuard(mcp::GuardArgs),
+    /// Speaks to a remote MCP server. `ringfence mcp --url` starts it, with what it is to do on standard input.
+    #[command(hide = true)]
+    McpRemote,
     /// The LLM worker. The daemon or `ringfence agent start` starts it, with a socket to it as standard input.
     #[command(hide = true)]
     LlmWorker,
@@ -211,6 +214,7 @@ impl Role {
             Self::Daemon(args) => role::daemon(&args),
             Self::Auditor(args) => role::auditor(&args),
             Self::McpGuard(args) => mcp::guard(&args),
+            Self::McpRemote => mcp::remote(),
             Self::LlmWorker => role::llm_worker(),
             Self::LlmCommands => role::llm_commands(),
             Self::LlmRenewal => role::llm_renewal(),

@@ -20,7 +20,7 @@ fn a_wrapped_server_works_and_is_unwrapped_to_what_it_was() {
     let home = Home::new();
     let file = home.text("client.json");
     let config = json!({ "mcpServers": { "kept": { "command": "python3", "args": [SERVER, home.text("received")],
-        "env": { "TOKEN": "x" } }, "remote": { "url": "https://example.com/mcp" } } });
+        "env": { "TOKEN": "x" } }, "remote": { "type": "sse", "url": "https://example.com/sse" } } });
     let text = serde_json::to_string_pretty(&config).expect("JSON");
     fs::write(&file, &text).expect("written");
     let asked = wrap(&home, &[&file]);

@@ -59,6 +59,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "wire",
         ],
     ),
+    ("mcp-http", &["base", "credentials", "http", "redact", "sandbox", "session"]),
     ("interceptor", &["base", "client", "files", "launch", "pins", "process", "redact", "session", "wire"]),
     // Agents and tools.
     ("file-tools", &[]),
@@ -89,6 +90,8 @@ const NEVER: &[(&str, &[&str])] = &[
     ("store", &["aya", "hyper", "tokio"]),
     ("llm-worker", &["aya", "rusqlite"]),
     ("auditor", &["aya"]),
+    ("mcp-http", &["aya", "rusqlite"]),
+    ("interceptor", &["aya", "rusqlite", "hyper", "tokio"]),
     ("guest", &["aya", "rusqlite", "hyper", "tokio", "ringfence-policy"]),
 ];
 

@@ -1,6 +1,9 @@
 //! Servers in JSON with comments.
 
-use super::{Arguments, Client, ENV_FILE, Entry, Error, Left, Server, Text};
+use super::{
+    Arguments, Client, ENV_FILE, Entry, Error, Found, Left, Server, Text,
+    remote::{Form, KEYS, Remote},
+};
 use jsonc_parser::{
     CollectOptions, ParseOptions,
     ast::{Object, ObjectProp, Value},
@@ -61,10 +64,9 @@ fn projects<'a, 'b>(top: &'b Object<'a>) -> Vec<&'b Object<'a>> {
     named(projects.filter_map(|project| project.value.as_object()).collect(), "mcpServers")
 }
 
-fn server(text: &str, property: &ObjectProp<'_>) -> Result<Server, Left> {
+fn server(text: &str, property: &ObjectProp<'_>) -> Result<Found, Left> {
     let server = property.value.as_object().ok_or("it is not an object")?;
-    let command = only(server, "command")?
-        .ok_or("it has no command: a remote server, which the interceptor does not see")?;
+    let Some(command) = only(server, "command")? else { return Ok(remote(server)?.into()) };
     let string = string(&command.value).ok_or(Left::Unable("its command is not a string"))?;
     let arguments = only(server, "args")?.map(|property| {
         let list = property.value.as_array().ok_or(Left::Unable("its args are not a list"))?;
@@ -72,12 +74,51 @@ fn server(text: &str, property: &ObjectProp<'_>) -> Result<Server, Left> {
         let items = list.elements.iter().map(item).collect::<Result<_, Left>>()?;
         Ok::<_, Left>(Arguments { range: list.start()..list.end(), items })
     });
-    let variables = named(vec![server], "env").into_iter().flat_map(|env| &env.properties);
-    let files = server.properties.iter().filter(|property| property.name.as_str() == ENV_FILE);
-    let variables = variables.chain(files).map(|property| property.name.as_str().to_owned()).collect();
+    let variables = variables(server);
     let (at, line) = (string.range.end, lead(text, command.start()));
     let place = Ok((at, format!(",{line}\"args\": ")));
-    Ok(Server { command: string, arguments: arguments.transpose()?, place, variables })
+    let whole = Some(server.start()..server.end());
+    Ok(Found::Stdio(Server { command: string, arguments: arguments.transpose()?, place, variables, whole }))
+}
+
+/// Variables that an entry's process is started with.
+fn variables(server: &Object<'_>) -> Vec<String> {
+    let variables = named(vec![server], "env").into_iter().flat_map(|env| &env.properties);
+    let files = server.properties.iter().filter(|property| property.name.as_str() == ENV_FILE);
+    variables.chain(files).map(|property| property.name.as_str().to_owned()).collect()
+}
+
+/// An entry without a command.
+fn remote(server: &Object<'_>) -> Result<Remote, Left> {
+    let text = |name: &str| -> Result<Option<String>, Left> {
+        let unable = || Left::Unable("its address or its type is not a string");
+        only(server, name)?
+            .map(|property| string(&property.value).map(|text| text.value).ok_or_else(unable))
+            .transpose()
+    };
+    let urls = [text("url")?, text("serverUrl")?, text("httpUrl")?];
+    let mut urls = urls.into_iter().flatten();
+    let url = urls.next().ok_or("it has neither a command nor an address")?;
+    if urls.next().is_some() {
+        return Err(Left::Unable("it has two addresses"));
+    }
+    let headers = only(server, "headers")?.map(|property| {
+        let headers = property.value.as_object().ok_or(Left::Unable("its headers are not an object"))?;
+        let header = |property: &ObjectProp<'_>| {
+            let value = string(&property.value).ok_or(Left::Unable("its headers are not all strings"))?;
+            Ok((property.name.as_str().to_owned(), value.value))
+        };
+        headers.properties.iter().map(header).collect::<Result<Vec<_>, Left>>()
+    });
+    let others = server.properties.iter().filter(|property| !KEYS.contains(&property.name.as_str()));
+    Ok(Remote {
+        range: server.start()..server.end(),
+        url,
+        kind: text("type")?.or(text("transport")?),
+        headers: headers.transpose()?.unwrap_or_default(),
+        form: Form::Json(others.map(|property| property.start()..property.end()).collect()),
+        variables: variables(server),
+    })
 }
 
 /// A property that must not be there twice: which of them counts is the client's to say.
@@ -85,7 +126,7 @@ fn only<'a, 'b>(object: &'b Object<'a>, name: &str) -> Result<Option<&'b ObjectP
     let mut all = object.properties.iter().filter(|property| property.name.as_str() == name);
     let first = all.next();
     match all.next() {
-        Some(_) => Err(Left::Unable("it has two commands or two lists of args")),
+        Some(_) => Err(Left::Unable("it has a key twice: two commands, addresses or lists of args")),
         None => Ok(first),
     }
 }

@@ -1,7 +1,19 @@
 //! What is put into configurations, and taken out of them.
 
-use super::{Client, Error, Left, is_original, rewrite};
+use super::{Client, Empty, Error, Left, Rewritten, Store};
 use proptest::prelude::*;
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
+
+fn rewrite(text: &str, client: Option<Client>, program: &str, undo: bool) -> Result<Rewritten, Error> {
+    super::rewrite(text, client, program, undo, &Empty(PathBuf::from("/p")))
+}
+
+fn is_original(kept: &str, wrapped: &str, client: Option<Client>, program: &str) -> bool {
+    super::is_original(kept, wrapped, client, program, &Empty(PathBuf::from("/p")))
+}
 
 #[test]
 fn servers_of_single_projects_are_servers_too() {
@@ -54,7 +66,7 @@ const CLAUDE: &str = r#"{
       "env": { "GITHUB_TOKEN": "x" }
     },
     "bare": { "command": "srv" },
-    "remote": { "url": "https://example.com/sse" }
+    "remote": { "type": "sse", "url": "https://example.com/sse" }
   },
   "other": 1
 }
@@ -233,6 +245,7 @@ env = { "KEY" = "x" }
 
 [mcp_servers."a.b"]
 url = "https://example.com/mcp"
+bearer_token_env_var = "T"
 
 [mcp_servers]
 inline = { command = """x""", cwd = "/" }
@@ -392,6 +405,121 @@ fn what_is_started_and_cannot_be_wrapped_is_no_remote_server() {
     ] {
         assert!(matches!(left(server)[..], [(_, Left::Unable(_))]), "{server}: {:?}", left(server));
     }
-    assert!(matches!(left(r#"{"url": "https://a"}"#)[..], [(_, Left::Because(_))]), "the control");
+    assert!(matches!(left(r#"{"a": "https://a"}"#)[..], [(_, Left::Because(_))]), "the control");
+    assert!(left(r#"{"url": "https://a"}"#).is_empty());
     assert!(left(r#"{"command": "x"}"#).is_empty(), "a dotted key of VS Code's has servers, too");
+}
+
+/// What was written when servers were wrapped.
+#[derive(Default)]
+struct Kept(BTreeMap<String, String>);
+
+impl Store for Kept {
+    fn place(&self) -> &Path {
+        Path::new("/p")
+    }
+
+    fn read(&self, name: &str) -> Option<String> {
+        self.0.get(name).cloned()
+    }
+}
+
+const REMOTE: &str = r#"{ "mcpServers": {
+  "plain": {"type":"http", "url": "https://h.example/mcp"},
+  "keyed": { // why
+    "url": "https://h.example/mcp?key=s3cr3t",
+    "headers": { "Authorization": "Bearer t0k3n", "X-Team": "a b" },
+    "disabled": true, "alwaysAllow": ["x"]
+  },
+  "old": {"type": "sse", "url": "https://h.example/sse"},
+  "filled": {"url": "https://h.example/mcp", "headers": {"Authorization": "Bearer ${TOKEN}"}},
+  "two": {"url": "https://a.example/", "serverUrl": "https://b.example/"},
+  "led": {"url": "https://h.example/mcp", "env": {"LD_PRELOAD": "./x"}},
+  "file": {"url": "file:///etc/passwd"},
+  "split": {"url": "https://h.example/mcp", "headers": {"X": "a\r\nB: c"}}
+} }
+"#;
+
+#[test]
+fn remote_servers_are_wrapped_without_their_secrets_and_unwrapped_to_the_byte() {
+    let mut kept = Kept::default();
+    let wrapped = super::rewrite(REMOTE, None, "ringfence", false, &kept).expect("servers");
+    assert_eq!(wrapped.changed, ["plain", "keyed"]);
+    let left: Vec<&str> = wrapped.left.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(left, ["old", "filled", "two", "led", "file", "split"]);
+    for secret in ["s3cr3t", "t0k3n"] {
+        assert!(!wrapped.text.contains(secret), "{}", wrapped.text);
+        assert!(!format!("{wrapped:?}").contains(secret));
+        assert!(wrapped.needs.iter().any(|file| file.text.contains(secret)));
+    }
+    let value: serde_json::Value = jsonc(&wrapped.text);
+    let plain = &value["mcpServers"]["plain"];
+    let expected = serde_json::json!({"type": "stdio", "command": "ringfence",
+        "args": ["mcp", "--server-name", "plain", "--url", "https://h.example/mcp"]});
+    assert_eq!(plain, &expected);
+    let keyed = &value["mcpServers"]["keyed"];
+    assert_eq!((&keyed["disabled"], &keyed["alwaysAllow"][0]), (&true.into(), &"x".into()));
+    assert_eq!(keyed["args"][3], "--url-file");
+    assert!(keyed["args"][6].as_str().expect("a header").starts_with("Authorization=file:/p/"));
+    kept.0 = wrapped.needs.iter().map(|file| (file.name.clone(), file.text.clone())).collect();
+    let again = super::rewrite(&wrapped.text, None, "ringfence", false, &kept).expect("servers");
+    assert_eq!((again.changed.len(), &again.text), (0, &wrapped.text));
+    assert!(again.left.contains(&("keyed".into(), Left::Because("it is wrapped already"))));
+    let undone = super::rewrite(&wrapped.text, None, "ringfence", true, &kept).expect("servers");
+    assert_eq!(undone.text, REMOTE);
+    assert!(wrapped.needs.iter().all(|file| undone.spares.contains(&file.name)));
+    assert!(super::is_original(REMOTE, &wrapped.text, None, "ringfence", &kept));
+    // What nobody kept is not guessed.
+    let lost = super::rewrite(&wrapped.text, None, "ringfence", true, &Kept::default()).expect("servers");
+    assert_eq!((lost.changed.len(), &lost.text), (0, &wrapped.text));
+}
+
+#[test]
+fn codexs_remote_servers_are_wrapped_and_unwrapped_to_the_byte() {
+    let text = "[mcp_servers.a]\n  url = 'https://h.example/mcp' # why\nenabled = true\n\n[mcp_servers]\nb = { url = \"https://h.example/x?k=s3cr3t\", enabled = false }\nc.url = \"https://h.example/\"\n";
+    for text in [text.to_owned(), text.replace('\n', "\r\n")] {
+        let mut kept = Kept::default();
+        let codex = Some(Client::Codex);
+        let wrapped = super::rewrite(&text, codex, "ringfence", false, &kept).expect("servers");
+        assert_eq!(wrapped.changed, ["a", "b"]);
+        assert!(matches!(&wrapped.left[..], [(_, Left::Unable(_))]), "{:?}", wrapped.left);
+        let end = if text.contains('\r') { "\r\n" } else { "\n" };
+        let a = format!(
+            "  command = \"ringfence\"{end}  args = [\"mcp\", \"--server-name\", \"a\", \"--url\", \"https://h.example/mcp\"] # why"
+        );
+        assert!(wrapped.text.contains(&a), "{}", wrapped.text);
+        assert!(!wrapped.text.contains("s3cr3t"));
+        kept.0 = wrapped.needs.iter().map(|file| (file.name.clone(), file.text.clone())).collect();
+        let again = super::rewrite(&wrapped.text, codex, "ringfence", false, &kept).expect("servers");
+        assert_eq!((again.changed.len(), &again.text), (0, &wrapped.text));
+        let undone = super::rewrite(&wrapped.text, codex, "ringfence", true, &kept).expect("servers");
+        assert_eq!(undone.text, text);
+    }
+}
+
+fn jsonc(text: &str) -> serde_json::Value {
+    let lines = text.lines().map(|line| line.split_once(" //").map_or(line, |(line, _)| line));
+    serde_json::from_str(&lines.collect::<String>()).expect("JSON")
+}
+
+#[test]
+fn a_remote_server_with_options_of_its_own_is_not_taken_for_wrapped() {
+    let left = |args: &[&str]| {
+        let server = serde_json::json!({ "command": "ringfence", "args": args });
+        let text = serde_json::json!({ "mcpServers": { "a": server } }).to_string();
+        rewrite(&text, None, "ringfence", false).expect("servers").left[0].1.clone()
+    };
+    let exact = ["mcp", "--server-name", "a", "--url", "https://h/"];
+    assert_eq!(left(&exact), Left::Because("it is wrapped already"), "the control");
+    for more in [
+        &["--lenient"][..],
+        &["--header", "A=file:/elsewhere/x"],
+        &["--header", "A=env:X"],
+        &["--rules", "./allow.yaml"],
+        &["--header"],
+        &["--insecure-http"],
+    ] {
+        assert!(matches!(left(&[&exact[..], more].concat()), Left::Foreign(_)), "{more:?}");
+    }
+    assert!(matches!(left(&["mcp", "--server-name", "a", "--url-file", "/elsewhere/url"]), Left::Foreign(_)));
 }

@@ -1,11 +1,24 @@
 //! Servers in TOML, as Codex has them.
 
-use super::{Arguments, Entry, Error, Left, Server, Text};
+use super::{
+    Arguments, Entry, Error, Found, Left, Server, Text,
+    remote::{Form, Remote},
+};
 use ::toml::{
     Spanned,
     de::{DeTable, DeValue},
 };
 
+/// Keys that Codex takes beside an address, and refuses beside a command.
+const HTTP_ONLY: &[&str] = &[
+    "bearer_token",
+    "bearer_token_env_var",
+    "env_http_headers",
+    "http_headers",
+    "oauth",
+    "oauth_resource",
+    "scopes",
+];
 /// The table of the servers.
 const SERVERS: &str = "mcp_servers";
 
@@ -26,16 +39,15 @@ pub(super) fn servers(text: &str) -> Result<Vec<Entry>, Error> {
     Ok(all.into_iter().map(|(_, entry)| entry).collect())
 }
 
-type Found<'a, 'b> = (&'b Spanned<std::borrow::Cow<'a, str>>, &'b Spanned<DeValue<'a>>);
+type Pair<'a, 'b> = (&'b Spanned<std::borrow::Cow<'a, str>>, &'b Spanned<DeValue<'a>>);
 
-fn get<'a, 'b>(table: &'b DeTable<'a>, name: &str) -> Option<Found<'a, 'b>> {
+fn get<'a, 'b>(table: &'b DeTable<'a>, name: &str) -> Option<Pair<'a, 'b>> {
     table.iter().find(|(key, _)| key.get_ref() == name)
 }
 
-fn server(text: &str, value: &Spanned<DeValue<'_>>) -> Result<Server, Left> {
+fn server(text: &str, value: &Spanned<DeValue<'_>>) -> Result<Found, Left> {
     let server = value.get_ref().as_table().ok_or("it is not an object")?;
-    let (key, command) = get(server, "command")
-        .ok_or("it has no command: a remote server, which the interceptor does not see")?;
+    let Some((key, command)) = get(server, "command") else { return Ok(remote(text, value, server)?.into()) };
     let command = string(command).ok_or(Left::Unable("its command is not a string"))?;
     let arguments = get(server, "args").map(|(_, value)| {
         let list = value.get_ref().as_array().ok_or(Left::Unable("its args are not a list"))?;
@@ -43,15 +55,49 @@ fn server(text: &str, value: &Spanned<DeValue<'_>>) -> Result<Server, Left> {
         let items = list.iter().map(item).collect::<Result<_, Left>>()?;
         Ok::<_, Left>(Arguments { range: value.span(), items })
     });
-    let variables = get(server, "env").and_then(|(_, env)| env.get_ref().as_table());
-    let variables = variables
-        .into_iter()
-        .flat_map(|env| env.iter())
-        .map(|(name, _)| name.get_ref().to_string())
-        .collect();
+    let variables = variables(server);
     let is_inline = text.get(value.span()).is_some_and(|text| text.starts_with('{'));
     let place = place(text, key.span().start, command.range.end, is_inline);
-    Ok(Server { command, arguments: arguments.transpose()?, place, variables })
+    let arguments = arguments.transpose()?;
+    // As wrapping writes them: one behind the other.
+    let whole = arguments.as_ref().map(|arguments| key.span().start..arguments.range.end);
+    Ok(Found::Stdio(Server {
+        command,
+        arguments,
+        place,
+        variables,
+        whole: whole.filter(|whole| whole.start < whole.end),
+    }))
+}
+
+/// Variables that a server is started with.
+fn variables(server: &DeTable<'_>) -> Vec<String> {
+    let variables = get(server, "env").and_then(|(_, env)| env.get_ref().as_table());
+    let variables = variables.into_iter().flat_map(|env| env.iter());
+    variables.map(|(name, _)| name.get_ref().to_string()).collect()
+}
+
+/// A server without a command.
+fn remote(text: &str, value: &Spanned<DeValue<'_>>, server: &DeTable<'_>) -> Result<Remote, Left> {
+    let (key, url) = get(server, "url").ok_or("it has neither a command nor an address")?;
+    let url = string(url).ok_or(Left::Unable("its address is not a string"))?;
+    if server.iter().any(|(key, _)| HTTP_ONLY.contains(&key.get_ref().as_ref())) {
+        return Err(Left::Unable(
+            "it has keys that only a remote server has in Codex (bearer_token_env_var, http_headers and the like); write command = \"ringfence\" and args = [\"mcp\", \"--url\", ..., \"--token-file\", ...] in their place",
+        ));
+    }
+    let is_inline = text.get(value.span()).is_some_and(|text| text.starts_with('{'));
+    let (_, between) = place(text, key.span().start, url.range.end, is_inline)
+        .map_err(|_| Left::Unable("its url has a dotted key: write it as a table"))?;
+    let between = between.strip_suffix("args = ").unwrap_or(" ").to_owned();
+    Ok(Remote {
+        range: key.span().start..url.range.end,
+        url: url.value,
+        kind: None,
+        headers: Vec::new(),
+        form: Form::Toml(between),
+        variables: variables(server),
+    })
 }
 
 fn string(value: &Spanned<DeValue<'_>>) -> Option<Text> {

@@ -1,5 +1,9 @@
-//! `ringfence mcp`: the interceptor around one MCP stdio server.
+//! `ringfence mcp`: the interceptor around one MCP server.
 
+use super::{
+    listen::ListenArgs,
+    remote::{Remote, RemoteArgs},
+};
 use crate::cli::exit::Exit;
 use anyhow::{Context, bail};
 use nix::sys::signal::SigSet;
@@ -71,8 +75,12 @@ pub(crate) struct ServerArgs {
     /// Seconds that a call waits for approval, 1 to 86400.
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..=86400))]
     approval_timeout: u64,
+    #[command(flatten)]
+    remote: RemoteArgs,
+    #[command(flatten)]
+    listen: ListenArgs,
     /// The server's command and its arguments.
-    #[arg(last = true, required = true)]
+    #[arg(last = true, required_unless_present_any = ["url", "url_file"])]
     command: Vec<OsString>,
 }
 
@@ -116,8 +124,17 @@ pub(crate) fn guard(args: &GuardArgs) -> anyhow::Result<ExitCode> {
 }
 
 pub(super) fn run(args: &ServerArgs) -> anyhow::Result<ExitCode> {
+    let remote = args.remote.server(args.max_line);
+    if let Some(address) = args.listen.address() {
+        // What is wrong with it is said now, not to the first client.
+        remote?;
+        let places = state::Places::locate(args.db.as_deref())?;
+        places.make()?;
+        load_rules(args.rules.as_deref(), &places)?;
+        return args.listen.serve(address, &places, args.max_line);
+    }
     let signals = forward::mask_signals();
-    let outcome = intercept(args, signals);
+    let outcome = remote.and_then(|remote| intercept(args, remote, signals));
     if let Err(error) = &outcome {
         // Clients show a server's answer to the user; few show its standard error.
         forward::refuse_client(&format!("ringfence mcp: {error:#}"));
@@ -126,8 +143,9 @@ pub(super) fn run(args: &ServerArgs) -> anyhow::Result<ExitCode> {
     outcome
 }
 
-fn intercept(args: &ServerArgs, signals: SigSet) -> anyhow::Result<ExitCode> {
+fn intercept(args: &ServerArgs, remote: Option<Remote>, signals: SigSet) -> anyhow::Result<ExitCode> {
     let allow_unrecorded = args.on_audit_failure == OnAuditFailure::Allow;
+    let command = remote.as_ref().map_or_else(|| Ok(args.command.clone()), |_| Remote::command())?;
     let places = state::Places::locate(args.db.as_deref())?;
     let had_database = places.daemon.as_ref().is_some_and(|socket| socket.exists()) || places.db.exists();
     let unrecorded = usable(&places).err();
@@ -140,7 +158,8 @@ fn intercept(args: &ServerArgs, signals: SigSet) -> anyhow::Result<ExitCode> {
     }
     let (rules, watch) = load_rules(args.rules.as_deref(), &places)?;
     let id = uuid::Uuid::new_v4().to_string();
-    let server_name = args.server_name.clone().unwrap_or_else(|| state::name_of(&args.command));
+    let own_name = || remote.as_ref().map_or_else(|| state::name_of(&command), |remote| remote.name.clone());
+    let server_name = args.server_name.clone().unwrap_or_else(own_name);
     let mut journal = match Journal::create(&places.journal(&id)) {
         Ok(journal) => journal,
         Err(error) if allow_unrecorded => {
@@ -148,24 +167,31 @@ fn intercept(args: &ServerArgs, signals: SigSet) -> anyhow::Result<ExitCode> {
         }
         Err(error) => return Err(error).context("cannot create the session's journal"),
     };
-    let words: Vec<String> = args.command.iter().map(|part| part.to_string_lossy().into_owned()).collect();
-    let command = redact::command(&words);
-    let key = server_key(&server_name, &command);
+    let words: Vec<String> = match &remote {
+        Some(remote) => remote.words.clone(),
+        None => command.iter().map(|part| part.to_string_lossy().into_owned()).collect(),
+    };
+    let redacted = redact::command(&words);
+    let key = server_key(&server_name, &redacted);
     let begun = journal.append(&Entry::Start {
         session: id.clone(),
         at: now(),
         server_name: server_name.clone(),
-        server_command: if args.store_raw { words } else { command },
+        server_command: if args.store_raw { words } else { redacted },
         pid: std::process::id(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        client: starter::client(),
+        // All clients of an endpoint have one process before them.
+        client: match args.listen.client() {
+            Some(name) => starter::client().map(|process| format!("{process}/{name}")),
+            None => starter::client(),
+        },
     });
     let begun = begun.and_then(|()| journal.append(&Entry::Server { at: now(), key: Some(key), info: None }));
     let is_named = begun.is_ok();
     if !allow_unrecorded {
         begun.context("cannot write the session's journal")?;
     }
-    let (server, stdin) = match forward::start(&args.command, &guard_arguments(args)) {
+    let (server, mut stdin) = match forward::start(&command, &guard_arguments(args)) {
         Ok(started) => started,
         Err(error) => {
             let _ = journal.append(&Entry::Note { at: now(), text: error.to_string() });
@@ -175,6 +201,9 @@ fn intercept(args: &ServerArgs, signals: SigSet) -> anyhow::Result<ExitCode> {
             return Ok(ExitCode::from(error.status));
         }
     };
+    if let Some(remote) = &remote {
+        remote.hand_over(&mut stdin)?;
+    }
     if let Some(confinement) = &server.confinement {
         for line in &confinement.lines {
             notice::print(line);

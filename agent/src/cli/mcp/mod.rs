@@ -2,13 +2,16 @@
 
 mod intercept;
 mod inventory;
+mod listen;
 mod pin;
+mod remote;
 mod rules;
 mod sessions;
 mod stored_rules;
 mod wrap;
 
 pub(crate) use intercept::{GuardArgs, guard};
+pub(crate) use remote::serve as remote;
 pub(crate) use rules::RulesArgs;
 pub(crate) use sessions::{CallsArgs, SessionsArgs, StatsArgs};
 
@@ -17,10 +20,11 @@ use std::process::ExitCode;
 
 /// Runs an MCP server behind the interceptor, and shows what is on record.
 ///
-/// `ringfence mcp -- SERVER` runs a stdio server; it records, judges and forwards every message. The subcommands put it before
-/// a client's servers, show the record and work on the rules. See also `ringfence approvals` and `ringfence audit`.
+/// `ringfence mcp -- SERVER` runs a stdio server, `ringfence mcp --url URL` speaks to a remote one; it records, judges and forwards
+/// every message. The subcommands put it before a client's servers, show the record and work on the rules. See also `ringfence approvals` and `ringfence audit`.
 #[derive(Debug, clap::Args)]
-#[command(args_conflicts_with_subcommands = true, subcommand_value_name = "SUBCOMMAND")]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+#[command(subcommand_value_name = "SUBCOMMAND")]
 #[command(after_help = "Examples:
   ringfence mcp wrap ~/.config/Claude/claude_desktop_config.json
   ringfence mcp calls --risk 60
@@ -32,12 +36,48 @@ In an MCP client's configuration:
   \"args\": [\"mcp\", \"--server-name\", \"github\", \"--\", \"npx\", \"-y\", \"@modelcontextprotocol/server-github\"]
 
 The same, with the server under a profile:
-  \"args\": [\"mcp\", \"--profile\", \"coder\", \"--\", \"npx\", \"-y\", \"@modelcontextprotocol/server-github\"]")]
+  \"args\": [\"mcp\", \"--profile\", \"coder\", \"--\", \"npx\", \"-y\", \"@modelcontextprotocol/server-github\"]
+
+A remote server:
+  \"args\": [\"mcp\", \"--url\", \"https://mcp.example.com/mcp\", \"--token-file\", \"/home/me/.config/example.token\"]")]
 pub(crate) struct Args {
     #[command(subcommand)]
     command: Option<Command>,
     #[command(flatten)]
-    server: Option<intercept::ServerArgs>,
+    server: Server,
+}
+
+/// The server's arguments, where no subcommand stands in their place. By hand: clap finds no group of arguments optional that has
+/// groups of its own.
+#[derive(Debug)]
+struct Server(Option<Box<intercept::ServerArgs>>);
+
+impl clap::FromArgMatches for Server {
+    fn from_arg_matches(matches: &clap::ArgMatches) -> Result<Self, clap::Error> {
+        Self::from_arg_matches_mut(&mut matches.clone())
+    }
+
+    fn from_arg_matches_mut(matches: &mut clap::ArgMatches) -> Result<Self, clap::Error> {
+        if matches.subcommand_name().is_some() {
+            return Ok(Self(None));
+        }
+        intercept::ServerArgs::from_arg_matches_mut(matches).map(|args| Self(Some(Box::new(args))))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &clap::ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+impl clap::Args for Server {
+    fn augment_args(command: clap::Command) -> clap::Command {
+        intercept::ServerArgs::augment_args(command)
+    }
+
+    fn augment_args_for_update(command: clap::Command) -> clap::Command {
+        intercept::ServerArgs::augment_args_for_update(command)
+    }
 }
 
 #[derive(Debug, clap::Subcommand)]
@@ -53,15 +93,18 @@ pub(crate) enum Command {
 
 impl From<Command> for Args {
     fn from(command: Command) -> Self {
-        Self { command: Some(command), server: None }
+        Self { command: Some(command), server: Server(None) }
     }
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match &args.command {
         None => {
-            let server = args.server.as_ref();
-            intercept::run(server.context("no server is named: ringfence mcp -- SERVER")?)
+            let server = args.server.0.as_deref();
+            intercept::run(
+                server
+                    .context("no server is named: `ringfence mcp -- SERVER`, or `ringfence mcp --url URL`")?,
+            )
         }
         Some(Command::Wrap(args)) => wrap::run(args),
         Some(Command::Sessions(args)) => sessions::sessions(args),

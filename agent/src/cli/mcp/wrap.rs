@@ -4,8 +4,8 @@ use crate::cli::{exit::Exit, output::agreed};
 use anyhow::{Context, bail};
 use ringfence_base::escape::line as printable;
 use ringfence_files::{Access, Dir, Meta, ResolvedPath};
-use ringfence_interceptor::wrap::{self, Client, Left};
-use ringfence_session::line::MAX_CONFIG;
+use ringfence_interceptor::wrap::{self, Client, Left, PrivateFile, Store};
+use ringfence_session::{journal::sha256, line::MAX_CONFIG};
 use similar::{ChangeTag, TextDiff};
 use std::{
     ffi::OsString,
@@ -18,9 +18,9 @@ use std::{
 /// What a backup has behind the file's name.
 const BACKUP: &str = ".before-ringfence";
 
-/// Puts `ringfence mcp` before every stdio server in a client's configuration.
+/// Puts `ringfence mcp` before every server in a client's configuration.
 ///
-/// It shows the difference, asks, and keeps the file as it was beside it. `--undo` restores it to the byte, and removes what
+/// A remote server's headers, and an address that holds a secret, go into private files in the user's configuration directory. It shows the difference, asks, and keeps the file as it was beside it. `--undo` restores it to the byte, and removes what
 /// was kept. A server that already starts a Ringfence, but by another path or with other options than wrapping writes, is left
 /// and reported.
 #[derive(Debug, clap::Args)]
@@ -53,9 +53,11 @@ pub(crate) fn run(args: &WrapArgs) -> anyhow::Result<ExitCode> {
     let is_toml = args.file.extension().is_some_and(|extension| extension == "toml");
     let client = args.client.or_else(|| is_toml.then_some(Client::Codex));
     let program = program();
-    let mut rewritten = wrap::rewrite(&text, client, &program, args.undo).with_context(named)?;
+    let store = PrivateFiles::of(&config)?;
+    let mut rewritten = wrap::rewrite(&text, client, &program, args.undo, &store).with_context(named)?;
     if args.undo
-        && let Some(kept) = config.kept().filter(|kept| wrap::is_original(kept, &text, client, &program))
+        && let Some(kept) =
+            config.kept().filter(|kept| wrap::is_original(kept, &text, client, &program, &store))
     {
         rewritten.text = kept;
     }
@@ -76,12 +78,18 @@ pub(crate) fn run(args: &WrapArgs) -> anyhow::Result<ExitCode> {
     // Some of its servers may be wrapped already: what is kept is the file without Ringfence.
     let original = match args.undo {
         true => rewritten.text.clone(),
-        false => wrap::rewrite(&text, client, &program, true).with_context(named)?.text,
+        false => wrap::rewrite(&text, client, &program, true, &store).with_context(named)?.text,
     };
+    store.write(&rewritten.needs)?;
     let to_keep = (!args.undo).then_some(original.as_str());
-    if !config.put(&text, &rewritten.text, to_keep).with_context(|| format!("cannot write {}", named()))? {
+    let put = config.put(&text, &rewritten.text, to_keep);
+    if !matches!(put, Ok(true)) {
+        store.remove(&rewritten.needs.iter().map(|file| file.name.clone()).collect::<Vec<_>>());
+    }
+    if !put.with_context(|| format!("cannot write {}", named()))? {
         bail!("{} was changed since it was read, and is left as it is now; run the command again", named());
     }
+    store.remove(&rewritten.spares);
     let changed = format!("changed {} in {}", printable(&rewritten.changed.join(", ")), named());
     let backup = config.backup_path();
     match (args.undo, config.kept()) {
@@ -97,6 +105,53 @@ pub(crate) fn run(args: &WrapArgs) -> anyhow::Result<ExitCode> {
     }
     eprintln!("restart the client for it to take effect");
     Ok(done)
+}
+
+/// The private files of wrapped remote servers, in the user's configuration directory.
+struct PrivateFiles(PathBuf);
+
+impl PrivateFiles {
+    /// Those of one configuration: two may have the same server.
+    fn of(file: &Config) -> anyhow::Result<Self> {
+        let named = std::env::var_os("XDG_CONFIG_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
+        let config = named.or_else(|| ringfence_base::home::home().map(|home| home.join(".config")));
+        let config = config.context("the home directory is not known; set HOME")?;
+        let path = file.dir.path().join(&file.name);
+        let of: String = sha256(path.as_os_str().as_encoded_bytes()).chars().take(20).collect();
+        Ok(Self(config.join("ringfence/remote").join(of)))
+    }
+
+    fn write(&self, files: &[PrivateFile]) -> anyhow::Result<()> {
+        if files.is_empty() {
+            return Ok(());
+        }
+        let wrong = || format!("cannot keep what remote servers had in {}", self.0.display());
+        let dir = Dir::make_private(&self.0).with_context(wrong)?;
+        for PrivateFile { name, text } in files {
+            dir.replace(name.as_ref(), text.as_bytes(), Access::Mode(0o600)).with_context(wrong)?;
+        }
+        Ok(())
+    }
+
+    /// What is not there is not needed either.
+    fn remove(&self, names: &[String]) {
+        if let Ok(dir) = Dir::open(&self.0) {
+            names.iter().for_each(|name| drop(dir.remove(name.as_ref())));
+        }
+    }
+}
+
+impl Store for PrivateFiles {
+    fn place(&self) -> &Path {
+        &self.0
+    }
+
+    fn read(&self, name: &str) -> Option<String> {
+        let mut text = String::new();
+        let file = Dir::open(&self.0).ok()?.read(name.as_ref()).ok()?;
+        file.take(MAX_CONFIG as u64).read_to_string(&mut text).ok()?;
+        Some(text)
+    }
 }
 
 /// Prints the lines that differ.

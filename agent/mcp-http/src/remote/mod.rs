@@ -1,0 +1,8 @@
+//! The process that speaks HTTP to a remote server and lines to the interceptor.
+
+mod confine;
+mod failure;
+mod http;
+pub mod role;
+mod session;
+mod stream;

@@ -1,0 +1,496 @@
+//! One session with a remote server: what happens to each line of the client's, and to each message of the server's.
+
+use super::{
+    failure::Failure,
+    http::{self, Context, SESSION, Server},
+    stream::drain,
+};
+use crate::{
+    headers::Marks,
+    message::{MAX_SESSION, Message, answered, one_line},
+    room::{Room, Rooms},
+};
+use reqwest::{Response, StatusCode, header::HeaderValue};
+use ringfence_session::line::{self, Id};
+use std::{
+    collections::HashMap,
+    io::{self, Write as _},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+use tokio::{
+    sync::{mpsc, oneshot},
+    task::JoinSet,
+    time,
+};
+use tokio_util::sync::CancellationToken;
+
+/// Most requests that are open at a time.
+const MAX_OPEN: usize = 256;
+/// Most bytes of an answer that HTTP calls an error.
+const MAX_REFUSAL: usize = 64 << 10;
+/// The first version of the protocol without sessions.
+const STATELESS: &str = "2026-07-28";
+/// How long a notification, or an answer of the client's, is waited for before the next line is looked at.
+const IN_ORDER: Duration = Duration::from_secs(10);
+/// How long a call that was called off may still be answered.
+const CALLED_OFF: Duration = Duration::from_secs(30);
+/// How long open requests may take when the client is done, and then the end of the session: less than the interceptor waits.
+const LAST_ANSWERS: Duration = Duration::from_millis(1500);
+const GOODBYE: Duration = Duration::from_millis(1000);
+
+/// A line for the interceptor, and the room that it takes. `None`: there are no more.
+pub(super) type Outgoing = Option<(Vec<u8>, Room)>;
+
+/// What the answer to a request has to be looked at for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Asked {
+    Initialize,
+    Tools,
+    Other,
+}
+
+/// Requests that an exchange has to answer.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Waiting(Vec<(Id, Asked)>);
+
+impl Waiting {
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    fn begins(&self) -> bool {
+        self.0.iter().any(|(_, asked)| *asked == Asked::Initialize)
+    }
+}
+
+/// What changes.
+#[derive(Default)]
+struct State {
+    context: Context,
+    /// The version that the last request without a session was of.
+    stateless: Option<HeaderValue>,
+    marks: Marks,
+    /// Open requests. One of the same id may come when another is over: each has a number.
+    open: HashMap<Id, Open>,
+    last: u64,
+    listens: bool,
+    /// Cancelled when `initialize` is answered, by the server or by us.
+    begun: CancellationToken,
+}
+
+/// An open request.
+struct Open {
+    number: u64,
+    /// Ends it without an answer.
+    stop: CancellationToken,
+}
+
+impl State {
+    fn open(&mut self, id: &Id) {
+        self.last += 1;
+        self.open.insert(id.clone(), Open { number: self.last, stop: CancellationToken::new() });
+    }
+
+    /// Ends a request without an answer, if it is still this one.
+    fn call_off(&mut self, id: &Id, number: u64) {
+        if self.open.get(id).is_some_and(|open| open.number == number)
+            && let Some(open) = self.open.remove(id)
+        {
+            open.stop.cancel();
+        }
+    }
+}
+
+/// A session.
+pub(super) struct Session {
+    pub(super) server: Server,
+    /// Longest message, in bytes.
+    pub(super) limit: usize,
+    pub(super) rooms: Rooms,
+    out: mpsc::Sender<Outgoing>,
+    state: Mutex<State>,
+    lost: CancellationToken,
+}
+
+/// What is under way.
+#[derive(Default)]
+struct Tasks {
+    /// Requests of the client's.
+    requests: JoinSet<()>,
+    /// All else.
+    others: JoinSet<()>,
+}
+
+/// How a session ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum End {
+    /// The client is done.
+    Done,
+    /// The server has forgotten it.
+    Lost,
+}
+
+/// One line of the client's, as it goes on.
+struct Sent {
+    body: Vec<u8>,
+    waiting: Waiting,
+    context: Context,
+    headers: Vec<(String, String)>,
+    stateless: bool,
+}
+
+impl Session {
+    pub(super) fn new(server: Server, limit: usize, rooms: Rooms, out: mpsc::Sender<Outgoing>) -> Self {
+        Self { server, limit, rooms, out, state: Mutex::default(), lost: CancellationToken::new() }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn context(&self) -> Context {
+        self.state().context.clone()
+    }
+
+    pub(super) fn lose(&self) {
+        self.lost.cancel();
+    }
+
+    /// For whoever reads the session's record.
+    pub(super) fn say(&self, text: &str) {
+        let _ = writeln!(io::stderr(), "ringfence mcp --url: {text}");
+    }
+
+    /// Carries lines until there are no more, or the session is lost.
+    pub(super) async fn run(self: &Arc<Self>, mut lines: mpsc::Receiver<Vec<u8>>) -> End {
+        let mut tasks = Tasks::default();
+        let end = loop {
+            while tasks.requests.try_join_next().is_some() || tasks.others.try_join_next().is_some() {}
+            tokio::select! {
+                biased;
+                () = self.lost.cancelled() => break End::Lost,
+                () = self.out.closed() => break End::Done,
+                line = lines.recv() => match line {
+                    Some(line) => self.line(line, &mut tasks).await,
+                    None => break End::Done,
+                },
+            }
+        };
+        if end == End::Done && !self.out.is_closed() {
+            let last = async { while tasks.requests.join_next().await.is_some() {} };
+            let _ = time::timeout(LAST_ANSWERS, last).await;
+        }
+        tasks.requests.shutdown().await;
+        tasks.others.shutdown().await;
+        let open: Vec<Id> = self.state().open.drain().map(|(id, _)| id).collect();
+        if self.lost.is_cancelled() {
+            for id in open {
+                self.answer_failed(&id, &Failure::Lost).await;
+            }
+            self.say(&Failure::Lost.to_string());
+            return End::Lost;
+        }
+        let context = self.context();
+        if context.session.is_some() {
+            // Servers need not allow it.
+            let _ = time::timeout(GOODBYE, self.server.delete(&context)).await;
+        }
+        end
+    }
+
+    /// One line of the client's.
+    async fn line(self: &Arc<Self>, mut line: Vec<u8>, tasks: &mut Tasks) {
+        while line.last().is_some_and(u8::is_ascii_whitespace) {
+            line.pop();
+        }
+        if line.is_empty() {
+            return;
+        }
+        let messages = Message::all(&line);
+        // What cannot be read, and passes all the same (`--lenient`), may be a request.
+        let ids = if messages.is_empty() { line::request_ids(&line) } else { Vec::new() };
+        let mut sent = match self.prepare(&messages, &ids) {
+            Ok(sent) => sent,
+            Err(failure) => {
+                for id in messages.iter().filter_map(Message::request_id).chain(ids) {
+                    self.answer_failed(&id, &failure).await;
+                }
+                return;
+            }
+        };
+        if let Some(id) = messages.iter().find_map(Message::cancels) {
+            let number = self.state().open.get(&id).map(|open| open.number);
+            if sent.stateless {
+                // Closing the stream says it.
+                number.into_iter().for_each(|number| self.state().call_off(&id, number));
+                return;
+            }
+            if let Some(number) = number.filter(|_| tasks.others.len() < MAX_OPEN) {
+                let session = Arc::clone(self);
+                tasks.others.spawn(async move {
+                    time::sleep(CALLED_OFF).await;
+                    session.state().call_off(&id, number);
+                });
+            }
+        }
+        let begins = sent.waiting.begins();
+        let starts = messages.iter().any(|m| m.method.as_deref() == Some("notifications/initialized"));
+        let is_request = !sent.waiting.is_empty();
+        sent.body = line;
+        let session = Arc::clone(self);
+        if is_request {
+            let begun = self.state().begun.clone();
+            tasks.requests.spawn(async move { session.carry(sent).await });
+            if begins {
+                // What follows needs the session that this begins.
+                tokio::select! {
+                    () = begun.cancelled() => {}
+                    () = self.lost.cancelled() => {}
+                    () = self.out.closed() => {}
+                }
+            }
+            return;
+        }
+        // In the client's order.
+        let (done, is_done) = oneshot::channel::<()>();
+        tasks.others.spawn(async move {
+            session.carry(sent).await;
+            drop(done);
+            if starts {
+                session.listen_once().await;
+            }
+        });
+        let _ = time::timeout(IN_ORDER, is_done).await;
+    }
+
+    /// What goes with a line's messages; opens its requests. `ids` are those of requests that cannot be read.
+    fn prepare(&self, messages: &[Message<'_>], ids: &[Id]) -> Result<Sent, Failure> {
+        let mut state = self.state();
+        let version = messages.iter().find_map(Message::version).filter(|v| v.as_str() >= STATELESS);
+        let version = version.and_then(|version| HeaderValue::from_str(&version).ok());
+        let is_request = messages.iter().any(|message| message.request_id().is_some());
+        if version.is_some() {
+            state.stateless.clone_from(&version);
+        }
+        // A notification does not say which protocol it is of.
+        let has_session = state.context.version.is_some() || state.context.session.is_some();
+        let version = version.or_else(|| state.stateless.clone().filter(|_| !is_request && !has_session));
+        let mut headers = Vec::new();
+        if version.is_some()
+            && let [message] = messages
+        {
+            headers = state.marks.headers(message)?;
+        }
+        let mut waiting = Waiting(ids.iter().map(|id| (id.clone(), Asked::Other)).collect());
+        for message in messages {
+            let Some(id) = message.request_id() else { continue };
+            let asked = match message.method.as_deref() {
+                Some("initialize") => Asked::Initialize,
+                Some("tools/list") => Asked::Tools,
+                _ => Asked::Other,
+            };
+            waiting.0.push((id, asked));
+        }
+        if state.open.len() + waiting.0.len() > MAX_OPEN {
+            return Err(Failure::TooMany(MAX_OPEN));
+        }
+        if waiting.0.iter().any(|(id, _)| state.open.contains_key(id)) {
+            return Err(Failure::Again);
+        }
+        for (id, asked) in &waiting.0 {
+            state.open(id);
+            if *asked == Asked::Initialize {
+                state.context = Context::default();
+                state.begun = CancellationToken::new();
+            }
+        }
+        let stateless = version.is_some();
+        let context = match version {
+            Some(version) => Context { session: None, version: Some(version) },
+            None => state.context.clone(),
+        };
+        Ok(Sent { body: Vec::new(), waiting, context, headers, stateless })
+    }
+
+    /// Sends a line, and carries what comes of it.
+    async fn carry(&self, sent: Sent) {
+        let begun = sent.waiting.begins().then(|| self.state().begun.clone());
+        let ids: Vec<Id> = sent.waiting.0.iter().map(|(id, _)| id.clone()).collect();
+        // One line is called off as a whole: batches have no calls of their own to end.
+        let stop = ids.first().and_then(|id| self.state().open.get(id).map(|open| open.stop.clone()));
+        let stop = stop.unwrap_or_default();
+        let mut waiting = sent.waiting.clone();
+        let done = tokio::select! {
+            () = stop.cancelled() => None,
+            done = self.exchange(sent, &mut waiting) => Some(done),
+        };
+        let failure = match done {
+            // Whoever called it off waits for nothing; the others of a batch do.
+            None => Some(Failure::Cut("another request of its batch was called off".to_owned())),
+            Some(Ok(())) => Some(Failure::Unanswered),
+            Some(Err(Failure::Lost)) => {
+                // Everything that is open is answered where the session ends.
+                self.lose();
+                return;
+            }
+            Some(Err(failure)) => Some(failure),
+        };
+        if let Some(failure) = failure {
+            if ids.is_empty() && !matches!(failure, Failure::Unanswered) {
+                self.say(&format!("a notification or an answer did not arrive: {failure}"));
+            }
+            for (id, _) in waiting.0 {
+                if self.state().open.remove(&id).is_some() {
+                    self.answer_failed(&id, &failure).await;
+                }
+            }
+        }
+        begun.into_iter().for_each(|begun| begun.cancel());
+    }
+
+    async fn exchange(&self, sent: Sent, waiting: &mut Waiting) -> Result<(), Failure> {
+        let response = self.server.post(sent.body, &sent.context, &sent.headers).await?;
+        let status = response.status();
+        if !status.is_success() {
+            return self.refused(response, &sent.context, waiting).await;
+        }
+        if waiting.is_empty() {
+            tokio::spawn(drain(response));
+            return Ok(());
+        }
+        if waiting.begins() {
+            let session = response.headers().get(SESSION).cloned();
+            self.state().context.session =
+                session.filter(|id| id.len() <= MAX_SESSION && id.to_str().is_ok());
+        }
+        match http::kind(&response).as_str() {
+            "application/json" => {
+                let (body, _room) = self.whole(response, self.limit).await?;
+                self.deliver(body, Some(waiting)).await
+            }
+            "text/event-stream" => self.follow(response, waiting, !sent.stateless).await,
+            _ if matches!(status, StatusCode::ACCEPTED | StatusCode::NO_CONTENT) => Ok(()),
+            kind => Err(Failure::Kind(kind.to_owned())),
+        }
+    }
+
+    /// An answer that HTTP calls an error; it may be the server's own answer all the same.
+    async fn refused(
+        &self,
+        response: Response,
+        context: &Context,
+        waiting: &mut Waiting,
+    ) -> Result<(), Failure> {
+        let status = response.status();
+        let is_lost = status == StatusCode::NOT_FOUND && context.session.is_some();
+        let is_json = http::kind(&response) == "application/json";
+        if is_json && let Ok((body, _room)) = self.whole(response, MAX_REFUSAL).await {
+            let answers = answered(&body);
+            if answers.iter().any(|id| waiting.0.iter().any(|(open, _)| open == id)) {
+                return self.deliver(body, Some(waiting)).await;
+            }
+            // Servers that did not get so far as to read the id.
+            if !is_lost
+                && let [(id, _)] = waiting.0.as_slice()
+                && let Some(answer) = under(id, &body)
+            {
+                return self.deliver(answer, Some(waiting)).await;
+            }
+        }
+        Err(if is_lost { Failure::Lost } else { Failure::Status(status) })
+    }
+
+    /// All of a body.
+    async fn whole(&self, mut response: Response, limit: usize) -> Result<(Vec<u8>, Room), Failure> {
+        let (mut body, mut room) = (Vec::new(), self.rooms.one());
+        loop {
+            let chunk = match time::timeout(http::QUIET, response.chunk()).await {
+                Err(_) => return Err(Failure::Cut(http::silent())),
+                Ok(chunk) => chunk.map_err(Failure::within)?,
+            };
+            let Some(chunk) = chunk else { return Ok((body, room)) };
+            if body.len() + chunk.len() > limit {
+                return Err(Failure::Long(limit));
+            }
+            body.extend_from_slice(&chunk);
+            room.set(body.capacity())?;
+        }
+    }
+
+    /// A message of the server's goes to the client.
+    pub(super) async fn deliver(
+        &self,
+        message: Vec<u8>,
+        waiting: Option<&mut Waiting>,
+    ) -> Result<(), Failure> {
+        let mut room = self.rooms.one();
+        let line = one_line(self.without_secrets(message)).ok_or(Failure::NotAMessage)?;
+        room.set(line.capacity())?;
+        let mut begun = None;
+        if let Some(waiting) = waiting {
+            let answers = answered(&line);
+            let mut state = self.state();
+            for id in answers {
+                let Some(at) = waiting.0.iter().position(|(open, _)| *open == id) else { continue };
+                let (_, asked) = waiting.0.swap_remove(at);
+                state.open.remove(&id);
+                for answer in
+                    Message::all(&line).iter().filter(|answer| answer.answers().as_ref() == Some(&id))
+                {
+                    match asked {
+                        Asked::Initialize => {
+                            let version = answer.agreed_version();
+                            state.context.version = version.and_then(|v| HeaderValue::from_str(&v).ok());
+                            begun = Some(state.begun.clone());
+                        }
+                        Asked::Tools => {
+                            answer.result().into_iter().for_each(|result| state.marks.learn(result))
+                        }
+                        Asked::Other => {}
+                    }
+                }
+            }
+        }
+        let sent = self.out.send(Some((line, room))).await;
+        begun.into_iter().for_each(|begun| begun.cancel());
+        sent.map_err(|_| Failure::Gone)
+    }
+
+    /// What the server was given must not come back to the agent, nor into the record.
+    fn without_secrets(&self, mut message: Vec<u8>) -> Vec<u8> {
+        const REDACTED: &[u8] = b"[redacted]";
+        for secret in &self.server.secrets {
+            let secret = secret.expose().as_bytes();
+            let mut from = 0;
+            while let Some(at) = memchr::memmem::find(message.get(from..).unwrap_or_default(), secret) {
+                message.splice(from + at..from + at + secret.len(), REDACTED.iter().copied());
+                from += at + REDACTED.len();
+            }
+        }
+        message
+    }
+
+    pub(super) async fn answer_failed(&self, id: &Id, failure: &Failure) {
+        let _ = self.out.send(Some((failure.answer(id), self.rooms.one()))).await;
+    }
+
+    /// Carries what the server says unasked, from now on.
+    async fn listen_once(&self) {
+        let first = !std::mem::replace(&mut self.state().listens, true);
+        if first {
+            self.listen().await;
+            self.state().listens = false;
+        }
+    }
+}
+
+/// The error of an answer that names no request, as the answer to this one.
+fn under(id: &Id, body: &[u8]) -> Option<Vec<u8>> {
+    let value: serde_json::Value = serde_json::from_slice(body).ok()?;
+    let is_nobodys = value.get("id").is_none_or(serde_json::Value::is_null);
+    let error = value
+        .get("error")
+        .filter(|error| is_nobodys && error.get("code").is_some_and(serde_json::Value::is_i64))?;
+    Some(id.answer("error", error).into_bytes())
+}

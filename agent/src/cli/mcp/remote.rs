@@ -1,0 +1,123 @@
+//! `ringfence mcp --url`: where a remote server is, and where its credentials come from.
+
+use anyhow::{Context as _, bail};
+use ringfence_credentials::Source;
+use ringfence_mcp_http::config::{Config, CredentialSource, Header, MAX};
+use std::{
+    ffi::OsString,
+    io::Write,
+    path::{Path, PathBuf, absolute},
+    process::ExitCode,
+};
+
+/// A server that is spoken to over streamable HTTP, in place of a command.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Remote servers")]
+pub(crate) struct RemoteArgs {
+    /// Address of a remote server, in place of a command: https://HOST/PATH. It is spoken to over MCP's streamable HTTP. A user, a
+    /// password and a query in it are kept out of the record.
+    #[arg(long, value_name = "URL", conflicts_with_all = ["command", "profile"])]
+    url: Option<String>,
+    /// A file with that address, which only its owner can read.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["url", "command", "profile"])]
+    url_file: Option<PathBuf>,
+    /// The variable of the environment with the token that goes to it as `Authorization: Bearer`.
+    #[arg(long, value_name = "NAME", group = "token")]
+    token_env: Option<String>,
+    /// The file with that token, which only its owner can read.
+    #[arg(long, value_name = "FILE", group = "token")]
+    token_file: Option<PathBuf>,
+    /// The systemd credential (`LoadCredential=`) with that token.
+    #[arg(long, value_name = "NAME", group = "token")]
+    token_credential: Option<String>,
+    /// The command that prints that token, its words separated by spaces; not as root.
+    #[arg(long, value_name = "COMMAND", group = "token")]
+    token_command: Option<String>,
+    /// A header that goes to it with every request, and where its value is from: NAME=env:VARIABLE, NAME=file:PATH or
+    /// NAME=credential:NAME. May be given several times.
+    #[arg(long = "header", value_name = "NAME=FROM")]
+    headers: Vec<Header>,
+    /// Allow http to hosts other than this one, in the clear.
+    #[arg(long)]
+    insecure_http: bool,
+}
+
+/// A remote server, as the interceptor needs it.
+pub(super) struct Remote {
+    config: Config,
+    /// Its name where none was given.
+    pub(super) name: String,
+    /// What stands on record as the session's command.
+    pub(super) words: Vec<String>,
+}
+
+impl RemoteArgs {
+    /// The remote server, if one is named.
+    pub(super) fn server(&self, max_line: u64) -> anyhow::Result<Option<Remote>> {
+        let url = match (&self.url, &self.url_file) {
+            (Some(url), _) => url.clone(),
+            (None, Some(file)) => {
+                let read = Source::File(file.clone()).read();
+                read.context("cannot read the address of the remote server")?.expose().to_owned()
+            }
+            (None, None) if self.is_empty() => return Ok(None),
+            (None, None) => bail!(
+                "--token-..., --header and --insecure-http are for a remote server; name it with --url https://HOST/PATH"
+            ),
+        };
+        let whole = |path: &Path| absolute(path).unwrap_or_else(|_| path.to_owned());
+        let token = None
+            .or_else(|| self.token_env.clone().map(CredentialSource::Env))
+            .or_else(|| self.token_file.as_deref().map(whole).map(CredentialSource::File))
+            .or_else(|| self.token_credential.clone().map(CredentialSource::Credential))
+            .or_else(|| {
+                let words = self.token_command.as_ref()?.split_whitespace();
+                Some(CredentialSource::Command(words.map(str::to_owned).collect()))
+            });
+        let headers = self.headers.iter().cloned().map(|header| match header.from {
+            CredentialSource::File(path) => Header { from: CredentialSource::File(whole(&path)), ..header },
+            _ => header,
+        });
+        let config = Config {
+            url,
+            token,
+            headers: headers.collect(),
+            insecure_http: self.insecure_http,
+            max_line: usize::try_from(max_line).unwrap_or(usize::MAX),
+        };
+        let url = config.checked()?;
+        let words = ["ringfence", "mcp", "--url"].map(str::to_owned).into_iter().chain([Config::shown(&url)]);
+        Ok(Some(Remote { name: Config::name(&url), words: words.collect(), config }))
+    }
+
+    fn is_empty(&self) -> bool {
+        let no_token = self.token_env.is_none()
+            && self.token_file.is_none()
+            && self.token_credential.is_none()
+            && self.token_command.is_none();
+        no_token && self.headers.is_empty() && !self.insecure_http
+    }
+}
+
+impl Remote {
+    /// What is started in place of a server: this program, in the role that speaks HTTP.
+    pub(super) fn command() -> anyhow::Result<Vec<OsString>> {
+        let program = std::env::current_exe().context("cannot find this program's own file")?;
+        Ok(vec![program.into(), "mcp-remote".into()])
+    }
+
+    /// Tells it which server, over its standard input: a process's arguments and variables are there for others to read.
+    pub(super) fn hand_over(&self, mut stdin: impl Write) -> anyhow::Result<()> {
+        let mut line = serde_json::to_vec(&self.config).context("cannot write the address")?;
+        line.push(b'\n');
+        if line.len() > MAX {
+            bail!("the address of the remote server and its headers are too long: more than {MAX} bytes");
+        }
+        stdin.write_all(&line).context("the process that speaks to the remote server ended")
+    }
+}
+
+/// `ringfence mcp-remote`.
+pub(crate) fn serve() -> anyhow::Result<ExitCode> {
+    Ok(ringfence_mcp_http::remote::role::serve()?)
+}
