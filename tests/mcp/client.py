@@ -1,6 +1,6 @@
 """A client on the Python SDK, version 1 or 2: runs the steps of a plan, fails where one does not end as planned.
 
-client.py FILE COMMAND ARG...
+client.py FILE COMMAND ARG... or client.py FILE URL
 """
 
 import json
@@ -22,6 +22,8 @@ if VERSION == 2:
     mcp.client.session.DISCOVER_TIMEOUT_SECONDS = 600.0
 else:
     from mcp import types
+    from mcp.client.streamable_http import streamablehttp_client
+IS_REMOTE = COMMAND.startswith("http://")
 SERVER = mcp.StdioServerParameters(command=COMMAND, args=ARGS, env=dict(os.environ))
 INFO = types.Implementation(name="example-client", version="7")
 
@@ -87,10 +89,11 @@ async def run(client, session):
 
 async def main():
     if VERSION == 2:
-        async with mcp.Client(SERVER, client_info=INFO, elicitation_callback=accept) as client:
+        async with mcp.Client(COMMAND if IS_REMOTE else SERVER, client_info=INFO, elicitation_callback=accept) as client:
             await run(client, client.session)
     else:
-        async with mcp.stdio_client(SERVER) as (read, write):
+        transport = streamablehttp_client(COMMAND) if IS_REMOTE else mcp.stdio_client(SERVER)
+        async with transport as (read, write, *_):
             async with mcp.ClientSession(read, write, client_info=INFO, elicitation_callback=accept) as session:
                 await session.initialize()
                 await run(session, session)

@@ -1,4 +1,4 @@
-//! Real MCP servers and clients behind the interceptor: tests/mcp, with their npm and PyPI packages in the cache.
+//! Real MCP servers and clients behind the interceptor, and MCP's conformance suite: tests/mcp, with their npm and PyPI packages in the cache.
 
 use crate::build;
 use crate::npm;
@@ -7,6 +7,7 @@ use crate::python;
 use crate::vm_test::Tally;
 use anyhow::Result;
 use std::path::PathBuf;
+use std::process::Command;
 
 /// Name of the npm packages' folder.
 const NAME: &str = "mcp";
@@ -19,12 +20,17 @@ pub(crate) fn tests() -> Result<Tally> {
     let binary = target().join("debug/ringfence");
     let environments = PYTHON.map(|version| Ok((version, environment(version)?)));
     let environments = environments.into_iter().collect::<Result<Vec<_>>>()?;
-    npm::run(&folder(), NAME, "parties.test.mjs", "MCP servers and SDKs", |node| {
+    let prepare = |node: &mut Command| {
         node.env("RINGFENCE", &binary);
         for (version, place) in &environments {
             node.env(format!("PYTHON_MCP_{version}"), place);
         }
-    })
+    };
+    let mut all = npm::run(&folder(), NAME, "parties.test.mjs", "MCP servers and SDKs", prepare)?;
+    let conformance = npm::run(&folder(), NAME, "conformance.test.mjs", "MCP's conformance suite", prepare)?;
+    all.passed += conformance.passed;
+    all.failed.extend(conformance.failed);
+    Ok(all)
 }
 
 /// Installs what is missing.
