@@ -84,6 +84,18 @@ const TOOLS = {
     untitledMulti: { type: "array", items: { type: "string", enum: ["option1", "option2", "option3"] } },
     titledMulti: { type: "array", items: { anyOf: titled("value", ["First Choice", "Second Choice", "Third Choice"]) } },
   })],
+  test_missing_capability: [empty, (_, meta) => {
+    if (meta?.[KEY("clientCapabilities")]?.sampling) return [text("there")];
+    throw new Refused(-32021, "This needs sampling", { requiredCapabilities: { sampling: {} } });
+  }],
+  test_streaming_elicitation: [empty, () => {
+    const params = { message: "who?", requestedSchema: { type: "object", properties: {} } };
+    return { resultType: "input_required", inputRequests: { who: { method: "elicitation/create", params } } };
+  }],
+  test_logging_tool: [empty, (_, meta) => {
+    if (meta?.[KEY("logLevel")]) notify("notifications/message", { level: "info", data: "logged" });
+    return [text("logged")];
+  }],
   test_x_mcp_header: [
     { type: "object", properties: { region: { type: "string", "x-mcp-header": "Region" } } },
     ({ region }) => [text(`region ${region}`)],
@@ -127,8 +139,10 @@ function read(uri) {
 async function call({ name, arguments: args = {}, _meta }) {
   if (!TOOLS[name]) throw new Refused(-32602, `Unknown tool: ${name}`);
   try {
-    return { content: await TOOLS[name][1](args, _meta) };
+    const result = await TOOLS[name][1](args, _meta);
+    return Array.isArray(result) ? { content: result } : result;
   } catch (error) {
+    if (error instanceof Refused) throw error;
     return { content: [text(error.message)], isError: true };
   }
 }

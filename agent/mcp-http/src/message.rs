@@ -45,6 +45,8 @@ struct Meta<'a> {
     subscription: Option<&'a RawValue>,
     #[serde(rename = "io.modelcontextprotocol/clientInfo", borrow, default)]
     client: Option<&'a RawValue>,
+    #[serde(rename = "io.modelcontextprotocol/clientCapabilities", borrow, default)]
+    capabilities: Option<&'a RawValue>,
     #[serde(rename = "progressToken", borrow, default)]
     progress: Option<&'a RawValue>,
 }
@@ -99,6 +101,11 @@ impl<'a> Message<'a> {
     /// Who the client says to be, as it stands: in the protocol without sessions.
     pub fn client(&self) -> Option<&'a RawValue> {
         self.params()?.meta?.client
+    }
+
+    /// Whether it says what the client can do, as every request of the protocol without sessions does.
+    pub fn has_capabilities(&self) -> bool {
+        self.params().and_then(|params| params.meta?.capabilities).is_some()
     }
 
     /// The protocol version that it says to be of, where it is fit for a header.

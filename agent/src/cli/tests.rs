@@ -90,8 +90,8 @@ fn a_noun_without_a_verb_has_its_default() {
         // `today` is read at each parse; midnight between the two would be the only difference.
         assert_eq!(of(short), of(long), "{short}");
     }
-    assert!(of("mcp --lenient -- npx server --flag").contains("server: Some(ServerArgs"));
-    assert!(of("mcp wrap .mcp.json --undo").contains("server: None"));
+    assert!(of("mcp --lenient -- npx server --flag").contains("server: Server(Some(ServerArgs"));
+    assert!(of("mcp wrap .mcp.json --undo").contains("server: Server(None)"));
 }
 
 #[test]

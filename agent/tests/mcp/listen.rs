@@ -226,7 +226,7 @@ fn without_sessions_a_client_that_goes_calls_off_what_it_asked() {
     esac; done"#;
     let endpoint = Endpoint::start(&home, &[], &["--", "sh", "-c", server, "kept", &home.text("received")]);
     let body = |id: &str| {
-        let meta = json!({"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientInfo": {"name": "c"}});
+        let meta = json!({"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientInfo": {"name": "c"}, "io.modelcontextprotocol/clientCapabilities": {}});
         json!({"jsonrpc": "2.0", "id": id, "method": "tools/list", "params": {"_meta": meta}}).to_string()
     };
     let headers = [("MCP-Protocol-Version", "2026-07-28"), ("Mcp-Method", "tools/list")];

@@ -29,6 +29,7 @@ const MISMATCH: i32 = -32020;
 const UNKNOWN: i32 = -32001;
 const INVALID: i32 = -32600;
 const PARSE: i32 = -32700;
+const PARAMS: i32 = -32602;
 
 /// Why a request is not taken, as HTTP and JSON-RPC have it.
 #[derive(Debug, Clone, PartialEq)]
@@ -124,7 +125,8 @@ pub fn classify(headers: &HeaderMap, messages: &[Message<'_>], marks: &Marks) ->
     let is_stateless =
         |version: &str| version >= STATELESS && version.starts_with(|first: char| first.is_ascii_digit());
     let begins = messages.iter().any(|message| message.method.as_deref() == Some("initialize"));
-    if version.is_some_and(is_stateless) || !begins && said.as_deref().is_some_and(is_stateless) {
+    // Only messages of the protocol without sessions say which version they are of, also of one that nobody knows.
+    if version.is_some_and(is_stateless) || !begins && said.is_some() {
         return stateless(headers, messages, (version, said.as_deref()), marks).map_err(of_first);
     }
     if begins {
@@ -171,12 +173,22 @@ fn stateless(
         ));
     }
     let is_request = message.request_id().is_some();
+    let invalid = |why: &str| {
+        let refusal = Refusal::new(StatusCode::BAD_REQUEST, format!("Invalid params: {why}"));
+        Refusal { code: PARAMS, ..refusal }
+    };
+    if is_request && said.is_none() {
+        return Err(invalid("_meta lacks the protocol's version"));
+    }
     if is_request && version != said {
         return Err(mismatch(format!(
             "MCP-Protocol-Version is {:?}, and the message says {:?}",
             version.unwrap_or_default(),
             said.unwrap_or_default()
         )));
+    }
+    if is_request && !message.has_capabilities() {
+        return Err(invalid("_meta lacks the client's capabilities"));
     }
     if is_request {
         let expected = marks.headers(message).map_err(|error| mismatch(error.to_string()))?;
@@ -282,7 +294,7 @@ mod tests {
 
     #[test]
     fn without_sessions_headers_and_message_say_the_same() {
-        let meta = json!({"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientInfo": {"name": "c"}});
+        let meta = json!({"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientInfo": {"name": "c"}, "io.modelcontextprotocol/clientCapabilities": {}});
         let call = json!({"id": 1, "method": "tools/call", "params": {"name": "ä", "_meta": meta}});
         let version = ("mcp-protocol-version", "2026-07-28");
         let (method, name) = (("mcp-method", "tools/call"), ("mcp-name", "=?base64?w6Q=?="));
@@ -297,6 +309,19 @@ mod tests {
             &[("mcp-protocol-version", "2026-07-29"), method, name],
         ] {
             assert_eq!(of(wrong, &call), Err(400), "{wrong:?}");
+        }
+        let mut unknown = call.clone();
+        unknown["params"]["_meta"]["io.modelcontextprotocol/protocolVersion"] = json!("v9");
+        let other = ("mcp-protocol-version", "v9");
+        assert!(
+            matches!(of(&[other, method, name], &unknown), Ok(Posted::Stateless(_))),
+            "the server says which it knows"
+        );
+        for lacks in ["protocolVersion", "clientCapabilities"] {
+            let mut lacking = call.clone();
+            let meta = lacking["params"]["_meta"].as_object_mut().unwrap();
+            meta.remove(&format!("io.modelcontextprotocol/{lacks}"));
+            assert_eq!(of(&[version, method, name], &lacking), Err(400), "{lacks}");
         }
         assert_eq!(of(&[version], &json!([call, call])), Err(400));
         assert_eq!(of(&[version], &json!({"id": 1, "result": {}})), Err(400));

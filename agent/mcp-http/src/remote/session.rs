@@ -29,8 +29,6 @@ use tokio_util::sync::CancellationToken;
 const MAX_OPEN: usize = 256;
 /// Most bytes of an answer that HTTP calls an error.
 const MAX_REFUSAL: usize = 64 << 10;
-/// The first version of the protocol without sessions.
-const STATELESS: &str = "2026-07-28";
 /// How long a notification, or an answer of the client's, is waited for before the next line is looked at.
 const IN_ORDER: Duration = Duration::from_secs(10);
 /// How long a call that was called off may still be answered.
@@ -267,7 +265,8 @@ impl Session {
     /// What goes with a line's messages; opens its requests. `ids` are those of requests that cannot be read.
     fn prepare(&self, messages: &[Message<'_>], ids: &[Id]) -> Result<Sent, Failure> {
         let mut state = self.state();
-        let version = messages.iter().find_map(Message::version).filter(|v| v.as_str() >= STATELESS);
+        // Only messages of the protocol without sessions say which version they are of.
+        let version = messages.iter().find_map(Message::version);
         let version = version.and_then(|version| HeaderValue::from_str(&version).ok());
         let is_request = messages.iter().any(|message| message.request_id().is_some());
         if version.is_some() {

@@ -41,10 +41,11 @@ The same, with the server under a profile:
 A remote server:
   \"args\": [\"mcp\", \"--url\", \"https://mcp.example.com/mcp\", \"--token-file\", \"/home/me/.config/example.token\"]")]
 pub(crate) struct Args {
-    #[command(subcommand)]
-    command: Option<Command>,
+    // First: what is read of the subcommand is gone from what was matched.
     #[command(flatten)]
     server: Server,
+    #[command(subcommand)]
+    command: Option<Command>,
 }
 
 /// The server's arguments, where no subcommand stands in their place. By hand: clap finds no group of arguments optional that has
