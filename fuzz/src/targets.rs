@@ -39,7 +39,7 @@ use std::{
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All of them; each has its corpus in `fuzz/corpus/NAME`.
-pub const ALL: [Target; 25] = [
+pub const ALL: [Target; 26] = [
     ("line", line),
     ("listing", listing),
     ("classify", classify),
