@@ -1,6 +1,6 @@
 //! One session's journal on its way into the store: read as it grows, folded, written in batches.
 
-use super::{tools::Origin, writer::SharedWriter};
+use super::{origin::Origin, writer::SharedWriter};
 use ringfence_base::{
     clock,
     quota::{Lane, Lanes},

@@ -4,6 +4,7 @@ pub(crate) mod attribution;
 mod claims;
 mod intake;
 pub(crate) mod link;
+mod origin;
 pub(crate) mod peers;
 pub(crate) mod rule_changes;
 mod rule_orders;

@@ -4,8 +4,8 @@ use super::{
     claims::Claim,
     intake::{self, Intake, Writer},
     link::{Link, LinkWriter},
+    origin::Origin,
     sessions::{Linked, Sessions},
-    tools::Origin,
     waiting::{ARGUMENTS, TOO_MANY},
     watchers::Change,
 };

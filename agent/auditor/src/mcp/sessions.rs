@@ -4,8 +4,8 @@ use super::{
     claims::{Claim, Claims},
     intake::{self, Intake, Progress},
     link::Link,
+    origin::{self, Origin},
     peers::PeerResolver,
-    tools,
     waiting::{FIRST, Refused, Waiting},
     watchers::{Change, Watcher, Watchers},
     writer::SharedWriter,
@@ -415,7 +415,7 @@ impl Sessions {
                 | Row::TaskAnswer { call, .. }
                 | Row::Decision { call, .. } => self.notify(uid, Change::Call(call)),
                 Row::Tools(row) => {
-                    pinned |= tools::is_news(&row);
+                    pinned |= origin::is_news(&row);
                     of_session = true;
                 }
                 Row::Session { .. }
@@ -445,7 +445,7 @@ impl Sessions {
         still: &dyn Fn() -> bool,
     ) -> Result<(), intake::Error> {
         let session = names.0.clone();
-        let of = (file, tools::Origin::Past);
+        let of = (file, Origin::Past);
         let mut intake = Intake::new((&self.writer, still), names, (uid, self.long.clone()), of)?;
         let outcome = self
             .advance(&mut intake, &session, still)

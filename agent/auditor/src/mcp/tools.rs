@@ -4,32 +4,9 @@ use super::{link, sessions::Sessions};
 use crate::shared::lock;
 use ringfence_base::{clock, quota::Lane};
 use ringfence_pins::difference;
-use ringfence_session::rows::ingest::{Row, ToolsRow};
-use ringfence_store::{self as store, CONTAINED, Decided, SessionReader, Viewer};
+use ringfence_store::{self as store, Decided, SessionReader, Viewer};
 use ringfence_wire::mcp::SessionOrder;
 use serde_json::Value;
-
-/// Whose word a session's journal is about its server's tools.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Origin {
-    /// Of an interceptor that is linked now.
-    Linked,
-    /// The same, out of a container: what an agent in it says pins nothing for others.
-    Contained,
-    /// Of nobody any more: it is on record, and nothing is pinned by it. Anybody may have written it since.
-    Past,
-}
-
-impl Origin {
-    /// A row as it counts.
-    pub(super) fn apply(self, row: &mut Row) {
-        match row {
-            Row::Server { key: Some(key), .. } if self == Self::Contained => key.insert_str(0, CONTAINED),
-            Row::Tools(row) => row.counts = self != Self::Past,
-            _ => {}
-        }
-    }
-}
 
 /// Why a decision about a tool is not made.
 #[derive(Debug, thiserror::Error)]
@@ -150,9 +127,4 @@ impl Sessions {
         let Some(server) = self.readers.ask(|reader| reader.server_of(session))? else { return Ok(false) };
         self.send_tools(server).map(|()| true)
     }
-}
-
-/// Whether other sessions of a server should hear of what this one was listed.
-pub(super) fn is_news(row: &ToolsRow) -> bool {
-    row.counts && row.tools.iter().any(|tool| tool.definition.is_some() || tool.held.is_some())
 }

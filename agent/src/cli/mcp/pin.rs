@@ -94,7 +94,7 @@ fn pending(places: &Places) -> anyhow::Result<Vec<Value>> {
 }
 
 fn is_of(row: &Value, server: &str) -> bool {
-    row["server_name"] == *server || row["server"].to_string() == server
+    row["server_name"] == *server || server.parse().is_ok_and(|number: i64| row["server"] == number)
 }
 
 /// Decides about the tool that is named; without a hash, shows it and asks.
