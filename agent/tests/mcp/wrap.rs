@@ -146,3 +146,31 @@ fn what_cannot_be_wrapped_is_said_with_the_files_name() {
     let none = wrap(&home, &[&home.text("none.json")]);
     assert!(said(&none.stderr).contains("none.json"), "{}", said(&none.stderr));
 }
+
+#[test]
+fn a_remote_server_s_secrets_leave_the_configuration_and_come_back() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let home = Home::new();
+    let file = home.text("remote.json");
+    let text = "{\"mcpServers\": {\"far\": {\n  \"type\": \"http\", \"url\": \"https://h.example/mcp\",\n  \"headers\": {\"Authorization\": \"Bearer s3cr3t\"}}}}\n";
+    fs::write(&file, text).expect("written");
+    let done = wrap(&home, &[&file, "--yes"]);
+    assert!(done.status.success(), "{}", said(&done.stderr));
+    let wrapped = fs::read_to_string(&file).expect("text");
+    assert!(
+        !wrapped.contains("s3cr3t") && wrapped.contains("\"--url\", \"https://h.example/mcp\""),
+        "{wrapped}"
+    );
+    let value: Value = serde_json::from_str(&wrapped).expect("JSON");
+    let header = value["mcpServers"]["far"]["args"][6].as_str().expect("a header").to_owned();
+    let kept = header.strip_prefix("Authorization=file:").expect("a file").to_owned();
+    assert_eq!(fs::read_to_string(&kept).expect("the header"), "Bearer s3cr3t\n");
+    assert_eq!(fs::metadata(&kept).expect("the header").permissions().mode() & 0o777, 0o600);
+    let again = wrap(&home, &[&file, "--yes"]);
+    assert!(said(&again.stderr).contains("it is wrapped already"), "{}", said(&again.stderr));
+    let undone = wrap(&home, &[&file, "--undo", "--yes"]);
+    assert!(undone.status.success(), "{}", said(&undone.stderr));
+    assert_eq!(fs::read_to_string(&file).expect("text"), text);
+    let folder = std::path::Path::new(&kept).parent().expect("a folder");
+    assert_eq!(fs::read_dir(folder).expect("the folder").count(), 0, "nothing is left behind");
+}
