@@ -12,6 +12,7 @@ use ringfence_pins::{LONGEST_DEFINITION, LONGEST_NAME, difference, flags};
 use ringfence_redact as redact;
 use ringfence_session::{
     conditions::Facts,
+    fingerprint,
     line::{self, Kind, Line},
     listing, plain, risk, rules, strict,
 };
@@ -69,9 +70,12 @@ pub const ALL: [Target; 26] = [
 ];
 
 /// The line judge: what it accepts reads the same to a parser that knows nothing of it, and what its fast path takes reads
-/// the same on the strict one.
+/// the same on the strict one. Every call has a fingerprint, which blanks around it do not change.
 pub fn line(data: &[u8]) {
     fast_path(data);
+    if let Some(introduction) = fingerprint::introduction(data) {
+        serde_json::from_str::<Value>(introduction).expect("JSON");
+    }
     let Ok(Line::Message(message)) = line::read(data) else { return };
     let value: Value = serde_json::from_slice(data).expect("an accepted message is JSON");
     match message.kind {
@@ -83,6 +87,9 @@ pub fn line(data: &[u8]) {
             let sent = &value["params"]["arguments"];
             assert!(*sent == arguments || sent.is_null());
             assert!(!value["id"].is_null());
+            let params = message.params.expect("a call has params");
+            let print = fingerprint::of_params(params).expect("they are an object");
+            assert_eq!(fingerprint::of_params(&format!(" {params}\t")), Some(print));
             serde_json::from_str::<Value>(&id.to_json()).expect("an id is JSON");
         }
         Kind::Request(_, method) | Kind::Notification(method) => {

@@ -510,6 +510,64 @@ test("a rule added here binds the next call", async () => {
   await page.locator("#rule-said.bad").getByText("tool_pattern").waitFor();
 });
 
+test("a call is approved for its session, the approval is listed, and revoked", async () => {
+  const page = await openLive();
+  const files = await client("files");
+  const first = files.call("delete_file", { path: "/tmp/x" });
+  const card = page.locator(".card");
+  await card.getByText("More than this call").click();
+  await sleep(700);
+  await card.getByRole("button", { name: "This tool, in this session" }).click();
+  assert.equal((await first).result.content[0].text, "done: delete_file");
+  await card.getByText("approved, and others like it").waitFor();
+  assert.equal((await files.call("delete_file", { path: "/tmp/y" })).result.content[0].text, "done: delete_file");
+  const [approval] = await home.api("/api/approvals");
+  const calls = await home.api("/api/tool-calls");
+  assert.deepEqual([approval.scope, approval.uses], ["session", 1]);
+  assert.equal(calls[0].decided_by, `approval ${approval.id} of dashboard`);
+  await page.getByRole("link", { name: "Rules" }).click();
+  const item = page.locator(`#standing li[data-approval="${approval.id}"]`);
+  await item.getByText("used 1 time").waitFor();
+  await item.getByRole("button", { name: "Revoke the approval of delete_file" }).click();
+  await item.waitFor({ state: "detached" });
+  const again = files.call("delete_file", { path: "/tmp/y" });
+  await page.locator(".card .no").last().waitFor();
+  await sleep(700);
+  await page.locator(".card:not(.over)").getByRole("button", { name: "Deny" }).click();
+  assert.equal((await again).result.isError, true, "it waits again");
+});
+
+test("an exception is made from a call, asked about, and switched off", async () => {
+  const files = await client("files");
+  await files.call("read_secret", { path: "/home/a/.ssh/id_ed25519" });
+  await files.call("read_secret", { path: "/home/a/.ssh/id_ed25519" });
+  const score = async () => (await home.api("/api/tool-calls"))[0].risk_score;
+  const before = await eventually("it is on record", score);
+  const page = await openLive();
+  await row(page, "read_secret").first().click();
+  await page.getByRole("link", { name: "Make an exception from this call" }).click();
+  const form = page.locator("#add-exception");
+  await form.getByLabel("Name of the exception").fill("keys_are_fine");
+  assert.ok(await form.getByLabel("sensitive_data").isChecked());
+  await form.getByText('only "/home/a/.ssh/id_ed25519"').click();
+  await form.getByRole("button", { name: "Add exception" }).click();
+  const dialog = page.locator("#confirm");
+  await dialog.getByText("Make the rule keys_are_fine looser?").waitFor();
+  await dialog.getByRole("button", { name: "Make it looser" }).click();
+  await page.getByText("keys_are_fine is in force.").waitFor();
+  await rule(page, "keys_are_fine").getByText("not counted: sensitive_data").waitFor();
+  await eventually("it lowers the score", async () => {
+    await files.call("read_secret", { path: "/home/a/.ssh/id_ed25519" });
+    return (await score()) < before;
+  });
+  await files.call("read_secret", { path: "/home/a/.ssh/id_rsa" });
+  await eventually("another value counts", async () => (await score()) === before);
+  await page.getByRole("button", { name: "Switch off keys_are_fine" }).click();
+  await page.getByText("keys_are_fine is off.").waitFor();
+  await files.call("read_secret", { path: "/home/a/.ssh/id_ed25519" });
+  await eventually("and so does that one", async () => (await score()) === before);
+});
+
 const rule = (page, name) => page.locator("#rules tbody tr").filter({ has: page.getByText(name, { exact: true }) });
 
 test("a rule is made from a call, tried, changed, moved and deleted, and what loosens it is asked about", async () => {

@@ -232,6 +232,7 @@ mod tests {
             reasons: vec![],
             action: "pass".into(),
             rules: vec![],
+            exceptions: vec![],
         };
         Row::Call(Box::new(CallRow {
             judged,

@@ -192,6 +192,9 @@ impl Sums {
                 row["decided_at"]
             ]));
         }
+        if !row["exceptions"].is_null() {
+            self.calls.add(&json!([row["id"], "exceptions", row["exceptions"]]));
+        }
         if !row["answer"].is_null() {
             self.outcomes.add(&json!([row["id"], "answer", row["answer"]]));
         }
@@ -234,6 +237,9 @@ impl Sums {
                     judged.rules,
                     call.blocked.then_some("blocked")
                 ]));
+                if !judged.exceptions.is_empty() {
+                    self.calls.add(&json!([judged.call, "exceptions", judged.exceptions]));
+                }
             }
             Row::Answer { call, message, result, error, at, answer, .. } => {
                 self.calls.add(&json!([

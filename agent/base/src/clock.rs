@@ -48,6 +48,11 @@ pub fn rfc3339(micros: i64) -> String {
     format!("{:.6}", jiff::Timestamp::from_microsecond(micros).unwrap_or(jiff::Timestamp::UNIX_EPOCH))
 }
 
+/// Microseconds since 1970 of a time as RFC 3339 has it; nothing where it is none.
+pub fn from_rfc3339(text: &str) -> Option<i64> {
+    text.parse::<jiff::Timestamp>().ok().map(jiff::Timestamp::as_microsecond)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -136,7 +136,11 @@ pub fn ask(places: &Places, request: &McpRequest) -> Result<McpReply, Error> {
         reply(&mut conn)
     };
     // A decision is not made twice.
-    if matches!(request, McpRequest::Decide { .. }) { once() } else { again(ENDING, once) }
+    if matches!(request, McpRequest::Decide { .. } | McpRequest::ApproveFor { .. }) {
+        once()
+    } else {
+        again(ENDING, once)
+    }
 }
 
 /// Does it again while the auditor hangs up, for `most`: one that is ending may still accept, and how long it takes to end is

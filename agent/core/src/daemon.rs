@@ -196,17 +196,29 @@ pub fn run(paths: &Paths, port: u16, handed: Vec<(String, OwnedFd)>) -> Result<(
     let mut notifier = Notifier::from_env();
     notifier.ready();
     tracing::info!("ready; sockets in {}", paths.runtime.display());
-    let why =
-        Loop { server: &server, sockets: &sockets, signals, watch, wishes, notifier: &mut notifier }.run();
+    let why = Loop {
+        server: &server,
+        sockets: &sockets,
+        signals: &signals,
+        watch,
+        wishes,
+        notifier: &mut notifier,
+    }
+    .run();
     notifier.stopping();
-    server.agents().stop(matches!(why, Stop::Signal(_)));
+    let is_signalled = || is_to_end(&signals);
+    server.agents().stop(matches!(why, Stop::Signal(_)), is_signalled);
     for path in [paths.admin_socket(), paths.enroll_socket(), paths.query_socket(), paths.mcp_socket()] {
         let _ = fs::remove_file(path);
     }
     // Not closed before the process ends: whoever waits in their queues may have sent what takes long to close.
     std::mem::forget(sockets);
     handle.stop();
-    if linking.join().is_err() {
+    if !is_linked_to_end(&linking, is_signalled) {
+        tracing::info!(
+            "stopping at once: the auditor ends by itself; what it did not store it reads from journals and the kernel again"
+        );
+    } else if linking.join().is_err() {
         tracing::error!("the thread that copies records had failed; records wait in the kernel");
     }
     match why {
@@ -262,6 +274,35 @@ fn start_reloader<E: Enforcer>(
     Ok(sender)
 }
 
+/// How long an end may take before it is explained, and how often it is looked at.
+const SILENCE: Duration = Duration::from_secs(1);
+const LOOK: Duration = Duration::from_millis(20);
+
+/// Waits until the thread that copies records has ended, and with it the auditor. False: another signal came first.
+fn is_linked_to_end(linking: &thread::JoinHandle<()>, is_signalled: impl Fn() -> bool) -> bool {
+    let (begun, mut is_said) = (Instant::now(), false);
+    while !linking.is_finished() {
+        if !is_said && begun.elapsed() >= SILENCE {
+            is_said = true;
+            tracing::info!("waiting for the auditor to store what it has; a second signal ends this at once");
+        }
+        if is_signalled() {
+            return false;
+        }
+        thread::sleep(LOOK);
+    }
+    true
+}
+
+/// Whether a signal came that ends the daemon.
+fn is_to_end(signals: &SignalFd) -> bool {
+    let mut ends = false;
+    while let Ok(Some(info)) = signals.read_signal() {
+        ends |= !matches!(Signal::try_from(info.ssi_signo as i32), Ok(Signal::SIGHUP));
+    }
+    ends
+}
+
 /// Why the daemon ends.
 enum Stop {
     Signal(Signal),
@@ -272,7 +313,7 @@ enum Stop {
 struct Loop<'a, E> {
     server: &'a Arc<Server<E>>,
     sockets: &'a Sockets,
-    signals: SignalFd,
+    signals: &'a SignalFd,
     watch: Watch,
     wishes: SyncSender<&'static str>,
     notifier: &'a mut Notifier,

@@ -24,7 +24,7 @@ pub enum StopReason<'a> {
 /// The answer to a tool call that was stopped: a tool result with `isError`, so that the model sees the reason. Ends
 /// with a newline.
 pub fn stopped(call: &JudgedCall, why: &StopReason<'_>) -> String {
-    let JudgedCall { id, tool, risk, judgement, held } = call;
+    let JudgedCall { id, tool, risk, judgement, held, exceptions: _ } = call;
     let score = risk.score;
     let because = match (judgement.rules.as_slice(), risk.reasons.as_slice()) {
         ([], []) => format!("risk {score}"),

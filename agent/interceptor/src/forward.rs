@@ -2,6 +2,7 @@
 
 use super::{
     answer,
+    ending::{Ending, PATIENCE, Step, waits_for},
     guard::{Confinement, GuardReport, MAX_REPORT, shell_status},
     server_stdin::{ServerStdin, WriteProgress},
     session::Session,
@@ -28,7 +29,7 @@ use ringfence_wire::conn::Conn;
 use std::{
     ffi::OsString,
     fs::File,
-    io::{self, PipeReader, Read, Write},
+    io::{self, IsTerminal as _, PipeReader, Read, Write},
     os::{
         fd::{AsFd, OwnedFd},
         unix::{
@@ -46,8 +47,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long a server may take to end after its stdin closed, and again after SIGTERM.
-const PATIENCE: Duration = Duration::from_secs(3);
 /// How long the guard may take to start the server; the daemon compiles a profile meanwhile.
 const SOON: Duration = Duration::from_secs(60);
 
@@ -223,7 +222,7 @@ pub fn run(session: &Arc<PipeSession>, server: Server, limit: usize, signals: Si
         let whole = ended.as_ref().is_ok_and(|status| status.signal().is_none());
         let _ = sender.send(Event::Exited(ended.map_or(1, shell_status), whole));
     });
-    let (status, whole) = supervise(events, pid, life);
+    let (status, whole) = supervise(session, events, pid, life);
     if whole {
         // The server's last output is still in the pipe; its descendants are gone, so the pipe ends.
         let _ = drained.join();
@@ -238,33 +237,47 @@ pub fn run(session: &Arc<PipeSession>, server: Server, limit: usize, signals: Si
 }
 
 /// Waits for the server's end, hurrying it along once the client is done. Nobody takes signals for the server afterwards.
-fn supervise(events: mpsc::Receiver<Event>, pid: Pid, life: UnixStream) -> (i32, bool) {
+fn supervise(
+    session: &PipeSession,
+    events: mpsc::Receiver<Event>,
+    pid: Pid,
+    life: UnixStream,
+) -> (i32, bool) {
     let mut life = Some(life);
-    let mut done: Option<Instant> = None;
-    let mut terminated = false;
+    let mut ending = Ending::default();
     // Signals that came when the server was gone already.
     let mut late = Vec::new();
     let ended = loop {
-        let wait = if done.is_some() { Duration::from_millis(20) } else { Duration::from_secs(3600) };
+        let wait = if ending.has_begun() { Duration::from_millis(20) } else { Duration::from_secs(3600) };
         match events.recv_timeout(wait) {
             Ok(Event::Exited(status, whole)) => break (status, whole),
-            Ok(Event::ClientDone) => done = done.or_else(|| Some(Instant::now())),
+            Ok(Event::ClientDone) => ending.client_done(Instant::now()),
             Ok(Event::Signal(signal)) => {
-                if kill(pid, signal).is_err() {
+                if signal == Signal::SIGINT {
+                    ending.interrupted(Instant::now());
+                }
+                if !ending.is_cut() && kill(pid, signal).is_err() {
                     late.push(signal);
                 }
             }
             Err(mpsc::RecvTimeoutError::Disconnected) => break (1, false),
             Err(mpsc::RecvTimeoutError::Timeout) => {}
         }
-        let waited = done.map_or(Duration::ZERO, |since| since.elapsed());
-        if waited > PATIENCE && !terminated {
-            terminated = true;
-            let _ = kill(Pid::from_raw(-pid.as_raw()), Signal::SIGTERM);
-        }
-        if waited > 2 * PATIENCE {
-            // The guard kills the whole tree when this end closes.
-            life.take();
+        match ending.next(Instant::now()) {
+            // A client has no use for it.
+            Some(Step::Say) if io::stderr().is_terminal() => {
+                let (in_flight, held) = session.open_calls();
+                notice::print(&waits_for(pid.as_raw(), in_flight, held));
+            }
+            Some(Step::Terminate) => drop(kill(Pid::from_raw(-pid.as_raw()), Signal::SIGTERM)),
+            Some(Step::Kill) => {
+                if life.take().is_some() && ending.is_cut() {
+                    let text = "the server was killed: a second Ctrl-C".to_owned();
+                    let _ = session.record(&Entry::Note { at: now(), text });
+                }
+                // The guard kills the whole tree when this end closes.
+            }
+            Some(Step::Say) | None => {}
         }
     };
     late.extend(

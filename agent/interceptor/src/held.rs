@@ -2,6 +2,7 @@
 
 use super::judged::JudgedCall;
 use ringfence_session::line::Id;
+use ringfence_wire::approvals::Fingerprint;
 use serde_json::Value;
 use std::{collections::HashMap, time::Instant};
 
@@ -19,6 +20,8 @@ pub struct HeldCall {
     pub since: Instant,
     /// Until when a person may decide; microseconds since 1970.
     pub until: i64,
+    /// What tells that a later call is the same.
+    pub fingerprint: Option<Fingerprint>,
     /// The token for progress notifications, if the client gave one.
     pub token: Option<Value>,
 }

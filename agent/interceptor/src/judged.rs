@@ -1,6 +1,7 @@
 //! A tool call and what was decided about it.
 
 use ringfence_session::{draft::Verdict, line::Id, risk::Risk, rules::Judgement};
+use ringfence_wire::exception::Excepted;
 
 /// A call that was judged.
 #[derive(Debug, Clone)]
@@ -15,6 +16,8 @@ pub struct JudgedCall {
     pub judgement: Judgement,
     /// Why its tool is not called at all: it is not what is pinned.
     pub held: Option<String>,
+    /// Exceptions that lowered the score.
+    pub exceptions: Vec<Excepted>,
 }
 
 impl JudgedCall {
@@ -29,6 +32,7 @@ impl JudgedCall {
             reasons: &self.risk.reasons,
             action: self.judgement.action,
             rules: &self.judgement.rules,
+            exceptions: &self.exceptions,
         }
     }
 }

@@ -4,10 +4,12 @@
 //! |---|---|
 //! | `forward` | the process: starts the server, runs both directions, ends in the right order |
 //! | `session` | what happens to each line. No threads, no processes |
+//! | `ending` | how long a server may take to end, and what is said about that |
 //! | `guard` | two processes around the server, which end it and all it started with the interceptor |
 //! | `server_stdin`, `client_stdout` | the pipe to the server, and whether it is read; the pipe to the client |
 //! | `judged` | a tool call and what was decided about it |
 //! | `held` | calls that wait for a person, bounded in bytes |
+//! | `identity` | what tells that a server, and a call, is the same as before |
 //! | `outstanding` | ids of the client's requests that the server did not answer yet |
 //! | `pins` | the server's tools as they are pinned, and what becomes of lists of tools |
 //! | `answer` | messages that the interceptor makes itself |
@@ -24,9 +26,11 @@
 
 pub mod answer;
 pub(crate) mod client_stdout;
+mod ending;
 pub mod forward;
 pub mod guard;
 pub mod held;
+pub mod identity;
 pub mod judged;
 pub mod link;
 pub(crate) mod outstanding;

@@ -4,6 +4,7 @@
 //! that. A link that breaks is made again.
 
 use super::{
+    ending::SILENCE,
     forward::PipeSession,
     rule_file::RuleFileFollower,
     session::{Decision, Report},
@@ -18,7 +19,7 @@ use ringfence_wire::{
 use rustix::event::{PollFd, PollFlags, poll};
 use std::{
     collections::BTreeSet,
-    io,
+    io::{self, IsTerminal as _},
     net::Shutdown,
     os::fd::AsFd,
     path::PathBuf,
@@ -206,9 +207,21 @@ impl Link {
         }
         // A link that breaks ends this at once; one that is up means that the auditor reads what many fast calls left.
         let until = Instant::now() + COMMIT_LIMIT;
-        while let Ok(order) = link.orders.recv_timeout(until.saturating_duration_since(Instant::now())) {
-            if order == SessionOrder::Committed {
-                return;
+        let mut is_said = false;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            match link.orders.recv_timeout(if is_said { left } else { left.min(SILENCE) }) {
+                Ok(SessionOrder::Committed) => return,
+                Ok(_) => {}
+                Err(mpsc::RecvTimeoutError::Timeout) if !is_said && left > SILENCE => {
+                    is_said = true;
+                    if io::stderr().is_terminal() {
+                        notice::print(
+                            "waiting for the auditor to store the session, whose journal is whole; Ctrl-C ends it at once",
+                        );
+                    }
+                }
+                Err(_) => break,
             }
         }
         notice::print(&format!(
@@ -313,7 +326,11 @@ fn exchange(
 ) -> bool {
     // One that is decided already needs nobody.
     let paused = newly_paused.iter().filter_map(|call| {
-        session.until(call).map(|until| SessionUpdate::Paused { call: call.clone(), until })
+        session.until(call).map(|until| SessionUpdate::Paused {
+            call: call.clone(),
+            until,
+            fingerprint: session.fingerprint(call),
+        })
     });
     let mut updates = changed.into_iter().chain(grew.then_some(SessionUpdate::Grew)).chain(paused);
     if !updates.all(|update| link.conn.send(&update).is_ok()) {
@@ -379,6 +396,7 @@ mod tests {
             store_raw: false,
             lenient: false,
             approval_timeout: Duration::from_secs(600),
+            identity: String::new(),
             max_held_bytes: 1 << 20,
         };
         let (mut server, stdin) = io::pipe().expect("a pipe");

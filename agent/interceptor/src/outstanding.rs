@@ -41,6 +41,11 @@ impl Outstanding {
         }
     }
 
+    /// How many there are: at least so many.
+    pub(crate) fn count(&self) -> u64 {
+        self.requests.values().map(|many| u64::from(*many)).sum()
+    }
+
     /// Whether the server may still answer a request of that id.
     pub(crate) fn has(&self, id: &Id) -> bool {
         self.is_over || self.requests.contains_key(&self.hasher.hash_one(id))

@@ -4,6 +4,7 @@ use super::{
     answer::{self, StopReason},
     client_stdout::ClientStdout,
     held::{HeldCall, HeldCalls},
+    identity::ServerIdentity,
     judged::JudgedCall,
     outstanding::Outstanding,
     pins::{KnownTool, SessionPins},
@@ -11,7 +12,6 @@ use super::{
 };
 use ringfence_base::clock::{now_micros, since_boot};
 use ringfence_session::{
-    conditions::Facts,
     draft::{Draft, Verdict},
     hints::ToolHints,
     journal::{Direction, Entry, Journal},
@@ -50,6 +50,8 @@ pub struct Options {
     pub lenient: bool,
     /// How long a paused call waits.
     pub approval_timeout: Duration,
+    /// What is known of the server before it says anything; see [`ServerIdentity`].
+    pub identity: String,
     /// Bytes of paused calls that are kept at once; what does not fit is denied, as if there were nobody to ask.
     pub max_held_bytes: usize,
 }
@@ -94,6 +96,7 @@ pub struct Session<S, C> {
     /// What the server has of the client's and did not answer.
     outstanding: Mutex<Outstanding>,
     server: Mutex<Option<S>>,
+    server_identity: ServerIdentity,
     client: Mutex<ClientStdout<C>>,
     /// What of the client's lines is under way, and of the server's; kept for their memory.
     burst: Mutex<Burst>,
@@ -174,6 +177,7 @@ impl<S: Write, C: Write> Session<S, C> {
         Self {
             held: Mutex::new(HeldCalls::new(options.max_held_bytes)),
             pins: SessionPins::new(options.server_name.clone(), options.store_raw),
+            server_identity: ServerIdentity::new(options.identity.clone()),
             options,
             journal: Mutex::new(journal),
             rules: RuleSet::new(rules),
@@ -272,8 +276,8 @@ impl<S: Write, C: Write> Session<S, C> {
             burst.push(bytes, None);
         };
         match line {
-            Line::Message(Message { kind: Kind::Call(id, call), .. }) => {
-                self.call(burst, bytes, body, id, call)
+            Line::Message(Message { kind: Kind::Call(id, call), params }) => {
+                self.call(burst, bytes, body, id, (call, params))
             }
             Line::Message(Message { kind: Kind::Notification(method), params })
                 if method == "notifications/cancelled" =>
@@ -327,12 +331,12 @@ impl<S: Write, C: Write> Session<S, C> {
         } else if is_flagged {
             risk.raise(risk::FLAGGED_DESCRIPTION);
         }
-        let mut judgement =
-            self.rules.judge(Facts { server: &self.options.server_name, tool: &tool, risk: &risk });
+        let (risk, mut judgement, exceptions) =
+            self.rules.judge_call((&self.options.server_name, &tool), risk, arguments);
         if held.is_some() {
             judgement.action = Action::Block;
         }
-        JudgedCall { id, tool, risk, judgement, held }
+        JudgedCall { id, tool, risk, judgement, held, exceptions }
     }
 
     fn call(
@@ -341,7 +345,7 @@ impl<S: Write, C: Write> Session<S, C> {
         bytes: &[u8],
         body: Body<'_>,
         id: Id,
-        call: Call<'_>,
+        (call, params): (Call<'_>, Option<&str>),
     ) -> io::Result<()> {
         let judged = self.judge(id, call.name, &call.value);
         let verdict = judged.verdict(0);
@@ -369,6 +373,7 @@ impl<S: Write, C: Write> Session<S, C> {
                 until: now_micros().saturating_add(
                     i64::try_from(self.options.approval_timeout.as_micros()).unwrap_or(i64::MAX),
                 ),
+                fingerprint: self.server_identity.fingerprint(params),
                 token: token.and_then(|meta| meta.get("progressToken").cloned()),
             };
             lock(&self.held).insert(uuid.clone(), held);

@@ -262,27 +262,28 @@ impl Endpoint {
         self.renewer.before_stop()
     }
 
-    /// Ends the worker. Gives where the run's calls are on record, if there were any.
-    pub fn end(mut self) -> Option<PathBuf> {
-        self.stop();
+    /// Ends the worker, which has some seconds for that as long as nobody `hurries`. Gives where the run's calls are on record, if
+    /// there were any.
+    pub fn end(mut self, hurries: impl FnMut() -> bool) -> Option<PathBuf> {
+        self.stop(hurries);
         Some(self.log()).filter(|log| log.exists())
     }
 
-    fn stop(&mut self) {
+    fn stop(&mut self, hurries: impl FnMut() -> bool) {
         let Some(worker) = self.worker.take() else { return };
         self.is_ending.store(true, Ordering::Release);
         // What comes of a renewal is written down first: a refresh token is good once.
         self.renewer.end();
         // For the copy of whoever watches, too.
         let _ = worker.socket().shutdown(Shutdown::Both);
-        let how = worker.finish(END);
+        let how = worker.finish_unless(END, hurries);
         tracing::debug!("the worker of {} ended: {how}", self.agent);
     }
 }
 
 impl Drop for Endpoint {
     fn drop(&mut self) {
-        self.stop();
+        self.stop(|| false);
         let _ = fs::remove_dir_all(&self.state);
         let is_empty = |path: &Path| fs::metadata(path).is_ok_and(|found| found.len() == 0);
         let conversation = self.logs.join(CONVERSATION);

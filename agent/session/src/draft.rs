@@ -7,7 +7,10 @@ use super::{
     journal::{DIGITS, Direction, Entry, GENESIS, LONGEST, link},
     line::Outline,
 };
-use ringfence_wire::tool_call::{Action, Named as _, Operation};
+use ringfence_wire::{
+    exception::Excepted,
+    tool_call::{Action, Named as _, Operation},
+};
 use std::{
     io::{self, Write},
     ops::Range,
@@ -69,6 +72,8 @@ pub struct Verdict<'a> {
     pub action: Action,
     /// The rules that say so.
     pub rules: &'a [String],
+    /// Exceptions that lowered the score.
+    pub exceptions: &'a [Excepted],
 }
 
 /// Some lines, in their order.
@@ -176,6 +181,10 @@ impl Draft {
         self.put(verdict.action.name().as_bytes());
         self.put(br#"","rules":"#);
         self.list(verdict.rules, |draft, rule| draft.string(rule));
+        if !verdict.exceptions.is_empty() {
+            self.put(br#","exceptions":"#);
+            self.json(&verdict.exceptions);
+        }
         self.put(b"}");
     }
 

@@ -8,7 +8,10 @@ use super::{
     line::{self, Outline},
 };
 use ringfence_pins::{Flag, definition::Parts};
-use ringfence_wire::tool_call::{Action, Operation, Outcome, Recorded};
+use ringfence_wire::{
+    exception::Excepted,
+    tool_call::{Action, Operation, Outcome, Recorded},
+};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::{
@@ -58,6 +61,9 @@ pub struct Judged {
     pub action: Recorded<Action>,
     /// The rules that asked for it.
     pub rules: Vec<String>,
+    /// Exceptions that lowered the score: their reasons are not among those above.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub exceptions: Vec<Excepted>,
 }
 
 /// A tool as its server lists it, and what became of that.
@@ -400,6 +406,11 @@ pub fn sha256(bytes: &[u8]) -> String {
 /// Hex digits as text.
 pub fn text(hex: &[u8; 64]) -> String {
     hex.iter().copied().map(char::from).collect()
+}
+
+/// The hexadecimal digits of a hash.
+pub(crate) fn hex_text(bytes: &[u8; 32]) -> String {
+    text(&hex(bytes))
 }
 
 /// Hexadecimal digits.

@@ -34,6 +34,8 @@ pub enum Entry {
     Rule(Box<ChangedRule>),
     /// Somebody decided about what is pinned of a tool.
     Tool(Box<DecidedTool>),
+    /// Somebody approved more than one call, or an approval ended before its time.
+    Approval(Box<ChangedApproval>),
     /// The entries up to a number were about removed sessions, changed rules and decisions about tools only, and are gone themselves.
     Folded {
         /// When.
@@ -49,6 +51,9 @@ pub enum Entry {
         /// Changes of rules and decisions about tools that went with it, all earlier folds included.
         #[serde(default, skip_serializing_if = "is_zero")]
         rules: u64,
+        /// The same of approvals.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        approvals: u64,
     },
 }
 
@@ -105,6 +110,33 @@ pub struct DecidedTool {
     /// Hash of the definition that was decided about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sha256: Option<String>,
+}
+
+/// An approval of more than one call that was given, or that ended before its time.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ChangedApproval {
+    /// When; microseconds since 1970.
+    pub at: i64,
+    /// Who, in words.
+    pub by: String,
+    /// What was done: `add`, `revoke`, or `end` where nobody did it.
+    pub change: String,
+    /// The approval's id.
+    pub id: String,
+    /// Which calls it answers: an [`ApprovalScope`](ringfence_wire::approvals::ApprovalScope).
+    pub scope: String,
+    /// The server's name.
+    pub server: String,
+    /// The tool's.
+    pub tool: String,
+    /// The session, where it is bound to one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session: Option<String>,
+    /// Until when: RFC 3339. None: until the session's end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until: Option<String>,
+    /// The call for which it was given.
+    pub call: String,
 }
 
 /// A rule's move among those of its owner.
@@ -262,7 +294,7 @@ impl Ledger {
                     known.marks.insert(checkpoint.last, checkpoint.head.clone());
                     known.removed = Some(checkpoint);
                 }
-                Entry::Rule(_) | Entry::Tool(_) => {}
+                Entry::Rule(_) | Entry::Tool(_) | Entry::Approval(_) => {}
                 Entry::Folded { upto, head, sessions, calls, .. } => {
                     ledger.folded = (sessions, calls);
                     folds.insert(upto, head);
@@ -286,8 +318,8 @@ impl Ledger {
     }
 }
 
-/// The fold of a ledger's oldest entries, of which these are the first, as far as all of them are about changes of rules
-/// and sessions that retention removed, as `is_removed` says; `None` where that would take away fewer than `least` entries.
+/// The fold of a ledger's oldest entries, of which these are the first, as far as all of them are about changes of rules,
+/// approvals and sessions that retention removed, as `is_removed` says; `None` where that would take away fewer than `least` entries.
 ///
 /// # Errors
 /// Those of `is_removed`.
@@ -297,7 +329,7 @@ pub fn fold<E>(
     least: usize,
     now: i64,
 ) -> Result<Option<Entry>, E> {
-    let (mut sessions, mut calls, mut rules, mut count) = (0u64, 0u64, 0u64, 0usize);
+    let (mut sessions, mut calls, mut rules, mut approvals, mut count) = (0u64, 0u64, 0u64, 0u64, 0usize);
     for row in rows {
         let Ok(entry) = serde_json::from_str(&row.entry) else { break };
         match entry {
@@ -308,7 +340,15 @@ pub fn fold<E>(
                 calls = calls.saturating_add(checkpoint.calls);
             }
             Entry::Rule(_) | Entry::Tool(_) => rules = rules.saturating_add(1),
-            Entry::Folded { sessions: more, calls: more_calls, rules: more_rules, .. } => {
+            Entry::Approval(_) => approvals = approvals.saturating_add(1),
+            Entry::Folded {
+                sessions: more,
+                calls: more_calls,
+                rules: more_rules,
+                approvals: more_approvals,
+                ..
+            } => {
+                approvals = approvals.saturating_add(more_approvals);
                 sessions = sessions.saturating_add(more);
                 calls = calls.saturating_add(more_calls);
                 rules = rules.saturating_add(more_rules);
@@ -325,6 +365,7 @@ pub fn fold<E>(
         sessions,
         calls,
         rules,
+        approvals,
     }))
 }
 

@@ -12,8 +12,10 @@
 //! | `listing` | answers to `tools/list`: the tools in a line, and the line without some of them |
 //! | `corpus` | for tests: calls that are labelled, and how often the classifier agrees |
 //! | `conditions`, `rules` | which calls a rule is about; the YAML rules |
+//! | `exceptions` | reasons that count nothing in certain calls |
 //! | `ruleset`, `reload` | the rules in force; the rule file, watched |
 //! | `trial` | what a change of a rule would have meant for calls on record |
+//! | `fingerprint` | what tells that two calls ask for the same |
 //! | `journal`, `draft`, `heads` | the hash-chained journal; its lines before they are chained; its heads in journald |
 //! | `ledger` | the ledger of a user's sessions |
 //! | `rows/` | the store's rows, made from a journal |
@@ -33,7 +35,9 @@ pub mod conditions;
 pub mod corpus;
 mod deeds;
 pub mod draft;
+pub mod exceptions;
 pub mod export;
+pub mod fingerprint;
 pub mod heads;
 pub mod hints;
 pub mod journal;

@@ -70,17 +70,28 @@ pub fn assess_hinted(tool: &str, arguments: &Value, first: bool, hints: Hints) -
     let message = operation != Operation::Read && words.iter().any(|word| MESSAGES.contains(&word.as_str()));
     deeds.mark_if(message, Mark::Message);
     let mut sum = Sum::default();
-    sum.add(operation == Operation::Write, 20, "write");
-    sum.add(operation == Operation::Delete, 40, "destructive");
-    sum.add(operation == Operation::Execute, 30, "execute");
+    sum.named(operation == Operation::Write, WRITE);
+    sum.named(operation == Operation::Delete, DESTRUCTIVE);
+    sum.named(operation == Operation::Execute, EXECUTE);
     sum.marks(deeds, &CONTRACT[..3]);
-    sum.add(changes && deeds.is(Mark::Settings), 20, "modifies_config");
+    sum.named(changes && deeds.is(Mark::Settings), SETTINGS);
     sum.marks(deeds, &CONTRACT[3..]);
-    sum.add(first, 10, "first_use");
+    sum.named(first, FIRST_USE);
     sum.marks(deeds, &OURS);
-    sum.add(hinted > 0, hinted, "server_hint");
+    sum.add(hinted > 0, hinted, SERVER_HINT);
     Risk { operation, score: u8::try_from(sum.score.min(100)).unwrap_or(100), reasons: sum.reasons }
 }
+
+/// Points and names of what is no mark.
+const WRITE: (u32, &str) = (20, "write");
+const DESTRUCTIVE: (u32, &str) = (40, "destructive");
+const EXECUTE: (u32, &str) = (30, "execute");
+const SETTINGS: (u32, &str) = (20, "modifies_config");
+const FIRST_USE: (u32, &str) = (10, "first_use");
+/// What a server says of a tool: its points are not always the same.
+const SERVER_HINT: &str = "server_hint";
+/// The most of those.
+const MOST_HINTED: u32 = 20;
 
 /// The contract's marks, their points and names.
 const CONTRACT: [(Mark, u32, &str); 4] = [
@@ -99,6 +110,52 @@ const OURS: [(Mark, u32, &str); 6] = [
     (Mark::Unreadable, 10, "unreadable_script"),
 ];
 
+/// Every reason with its points, [`SERVER_HINT`] with the most that it has.
+fn points() -> impl Iterator<Item = (&'static str, u32)> {
+    let plain = [WRITE, DESTRUCTIVE, EXECUTE, SETTINGS, FIRST_USE, (MOST_HINTED, SERVER_HINT)];
+    let marks = CONTRACT.iter().chain(&OURS).map(|(_, points, name)| (*name, *points));
+    plain.into_iter().map(|(points, name)| (name, points)).chain(marks)
+}
+
+/// The names of all reasons.
+pub fn reasons() -> impl Iterator<Item = &'static str> {
+    points().map(|(name, _)| name)
+}
+
+/// Reasons that say that something is lost for good, or that nobody knows what is run: no exception has one of them that does
+/// not name it.
+pub const GRAVE: &[&str] =
+    &["destructive", "sql_without_where", "wide_target", "stops_system", "unseen_code"];
+
+/// What the score of a call would be if some of its reasons counted nothing. Where the points of a reason are not known, because
+/// the score ended at 100 or another version wrote it, they are taken for the most.
+pub fn score_without<R: AsRef<str>>(score: u8, reasons: &[R], excepted: impl Fn(&str) -> bool) -> u8 {
+    let known = |name: &str| points().find(|(known, _)| *known == name).map(|(_, points)| points);
+    let fixed = |name: &&str| *name != SERVER_HINT && known(name).is_some();
+    let all: Vec<&str> = reasons.iter().map(AsRef::as_ref).collect();
+    let sum = |names: &mut dyn Iterator<Item = &str>| names.filter_map(known).sum::<u32>();
+    let of_fixed = sum(&mut all.iter().copied().filter(fixed));
+    // What is left of the score is that of the others together.
+    let of_others = if score < 100 { u32::from(score).saturating_sub(of_fixed) } else { 100 };
+    let kept_fixed = sum(&mut all.iter().copied().filter(fixed).filter(|name| !excepted(name)));
+    let mut others = all.iter().copied().filter(|name| !fixed(name));
+    let kept_others = if others.clone().all(|name| excepted(name)) {
+        0
+    } else if others.all(|name| name == SERVER_HINT) {
+        of_others.min(MOST_HINTED)
+    } else {
+        of_others
+    };
+    u8::try_from((kept_fixed + kept_others).min(u32::from(score))).unwrap_or(score)
+}
+
+/// What the score of a call was before these reasons counted nothing: at most that.
+pub fn score_with<R: AsRef<str>>(score: u8, excepted: &[R]) -> u8 {
+    let of = |name: &R| points().find(|(known, _)| *known == name.as_ref()).map_or(0, |(_, points)| points);
+    let sum = excepted.iter().map(of).fold(u32::from(score), u32::saturating_add);
+    u8::try_from(sum.min(100)).unwrap_or(100)
+}
+
 #[derive(Default)]
 struct Sum {
     score: u32,
@@ -113,6 +170,10 @@ impl Sum {
         }
     }
 
+    fn named(&mut self, applies: bool, (points, reason): (u32, &'static str)) {
+        self.add(applies, points, reason);
+    }
+
     fn marks(&mut self, deeds: Deeds, marks: &[(Mark, u32, &'static str)]) {
         marks.iter().for_each(|(mark, points, reason)| self.add(deeds.is(*mark), *points, reason));
     }
@@ -120,7 +181,8 @@ impl Sum {
 
 #[cfg(test)]
 mod tests {
-    use super::assess;
+    use super::{GRAVE, assess, assess_hinted, points, reasons, score_without};
+    use crate::hints::Hints;
     use serde_json::{Value, json};
 
     fn score(tool: &str, arguments: Value) -> (u8, Vec<&'static str>) {
@@ -224,6 +286,49 @@ mod tests {
             let text = arguments.to_string();
             assert_eq!(score(tool, arguments), (expected, reasons), "{tool} {text}");
         }
+    }
+
+    #[test]
+    fn a_score_is_the_sum_of_its_reasons_and_without_some_of_them_of_the_others() {
+        let hints = [
+            Hints::default(),
+            Hints { destructive: true, ..Hints::default() },
+            Hints { open_world: true, ..Hints::default() },
+        ];
+        let calls = [
+            ("bash", json!({"command": "sudo reboot"})),
+            ("bash", json!({"command": "chmod 777 a"})),
+            ("query", json!({"sql": "DELETE FROM t"})),
+            ("send_email", json!({"body": "my password is in .env"})),
+            ("read_file", json!({"path": "/home/a/.npmrc"})),
+            ("update_settings", json!({})),
+        ];
+        for (tool, arguments) in &calls {
+            for hints in hints {
+                let risk = assess_hinted(tool, arguments, true, hints);
+                let text = format!("{tool} {:?} {}", risk.reasons, risk.score);
+                assert_eq!(score_without(risk.score, &risk.reasons, |_| false), risk.score, "{text}");
+                assert_eq!(score_without(risk.score, &risk.reasons, |_| true), 0, "{text}");
+                for reason in &risk.reasons {
+                    let Some((_, most)) = points().find(|(name, _)| name == reason) else { panic!("{text}") };
+                    let without = score_without(risk.score, &risk.reasons, |name| name == *reason);
+                    assert!(without < risk.score || risk.score == 100, "{text}: {reason}");
+                    assert!(u32::from(risk.score) <= u32::from(without) + most, "{text}: {reason}");
+                }
+            }
+        }
+        assert_eq!(reasons().count(), 16);
+        assert!(GRAVE.iter().all(|grave| reasons().any(|reason| reason == *grave)));
+    }
+
+    #[test]
+    fn of_a_score_that_ended_at_100_what_is_left_is_taken_for_the_most() {
+        let all = ["destructive", "bulk_operation", "wide_target", "server_hint"];
+        assert_eq!(score_without(100, &all, |name| name == "wide_target"), 80);
+        assert_eq!(score_without(100, &all, |name| name == "nothing"), 100);
+        // Of a reason that only another version knows nobody knows the points.
+        assert_eq!(score_without(70, &["destructive", "of_later"], |name| name == "destructive"), 30);
+        assert_eq!(score_without(70, &["destructive", "of_later"], |name| name == "of_later"), 40);
     }
 
     #[test]

@@ -210,9 +210,14 @@ pub fn compile(spec: RuleSpec) -> Result<Rule, Error> {
 /// The strictest of the score's threshold and of every rule that matches. A tool's name is matched as sent and without
 /// an `mcp__server__` prefix.
 pub fn judge(rules: &[Rule], facts: Facts<'_>) -> Judgement {
+    judge_at(rules, facts, facts.risk.score)
+}
+
+/// The same where the threshold is asked about another score than the rules.
+pub(crate) fn judge_at(rules: &[Rule], facts: Facts<'_>, score: u8) -> Judgement {
     let matching = matching(rules, facts);
     let strictest = matching.iter().map(|rule| rule.action).max().unwrap_or(Action::Pass);
-    let action = strictest.max(action_of_score(facts.risk.score));
+    let action = strictest.max(action_of_score(score));
     let rules = matching.iter().filter(|rule| rule.action == action).map(|rule| rule.name.clone()).collect();
     Judgement { action, rules }
 }

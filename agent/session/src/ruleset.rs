@@ -2,10 +2,17 @@
 
 use super::{
     conditions::{Facts, KeptFacts},
+    exceptions::{self, NamedException},
     notice,
+    risk::Risk,
     rules::{self, Judgement, Rule, RuleSpec},
 };
-use ringfence_wire::{mcp::StoredRule, tool_call::Recorded};
+use ringfence_wire::{
+    exception::{EXCEPT, Excepted},
+    mcp::StoredRule,
+    tool_call::Recorded,
+};
+use serde_json::Value;
 use std::{
     sync::{Condvar, Mutex, MutexGuard, PoisonError},
     time::Duration,
@@ -26,6 +33,8 @@ struct State {
     file: Vec<Rule>,
     stored: Vec<Rule>,
     all: Vec<Rule>,
+    /// The database's exceptions.
+    exceptions: Vec<NamedException>,
     /// The last call's judgement, and all that it was made of beside the rules: calls of one tool come in rows.
     last: Option<(KeptFacts, Judgement)>,
     /// The database's rules are still to come.
@@ -64,6 +73,8 @@ impl RuleSet {
 
     /// Replaces the database's rules. They only add: the strictest of all rules wins.
     pub fn set_stored(&self, stored: &[StoredRule]) {
+        let excepting = stored.iter().filter_map(excepting).collect();
+        let stored = stored.iter().filter(|rule| !is_exception(rule));
         let read = |rule: &StoredRule| match rule_spec(rule)
             .and_then(|spec| rules::compile(spec).map_err(|e| e.to_string()))
         {
@@ -74,15 +85,18 @@ impl RuleSet {
             }
         };
         let mut state = self.lock();
-        state.stored = stored.iter().filter_map(read).collect();
+        state.stored = stored.filter_map(read).collect();
+        state.exceptions = excepting;
         state.join();
         state.awaited = false;
         self.arrived.notify_all();
     }
 
-    /// Nobody can tell the database's rules: calls are judged by the file's until somebody can.
+    /// Nobody can tell the database's rules: calls are judged by the file's, and by what is known of the database's, until somebody
+    /// can. Nobody can say either that an exception was taken back, so none holds.
     pub fn none_stored(&self) {
         let mut state = self.lock();
+        state.exceptions.clear();
         state.awaited = false;
         state.file_awaited = false;
         drop(state);
@@ -98,6 +112,25 @@ impl RuleSet {
         let judgement = rules::judge(&state.all, facts);
         state.last = Some((KeptFacts::new(facts), judgement.clone()));
         judgement
+    }
+
+    /// What the rules in force make of a call, and its risk as it counts: without what exceptions except, which are given beside
+    /// it. Rules are held against the call as it is without them.
+    pub fn judge_call(
+        &self,
+        (server, tool): (&str, &str),
+        risk: Risk,
+        arguments: &Value,
+    ) -> (Risk, Judgement, Vec<Excepted>) {
+        let state = self.in_force();
+        let lowered = exceptions::lowered(&state.exceptions, (server, tool), arguments, &risk);
+        let Some((lowered, excepted)) = lowered else {
+            drop(state);
+            let judgement = self.judge(Facts { server, tool, risk: &risk });
+            return (risk, judgement, Vec::new());
+        };
+        let judgement = rules::judge_at(&state.all, Facts { server, tool, risk: &risk }, lowered.score);
+        (lowered, judgement, excepted)
     }
 
     /// The state once the rules are known.
@@ -125,6 +158,21 @@ impl State {
         self.all = self.file.iter().chain(&self.stored).cloned().collect();
         self.last = None;
     }
+}
+
+/// Whether a rule of the database is an exception.
+pub fn is_exception(rule: &StoredRule) -> bool {
+    rule.action.as_str() == EXCEPT
+}
+
+/// An exception as it is in force; nothing where it is none, or one that could not have been made.
+fn excepting(rule: &StoredRule) -> Option<NamedException> {
+    let exception = rule.exception.clone().filter(|_| is_exception(rule))?;
+    if let Err(why) = exceptions::check(&exception) {
+        notice::print(&format!("the exception {:?} is not in force: {why}", rule.name));
+        return None;
+    }
+    Some(NamedException { name: rule.name.clone(), exception })
 }
 
 /// A rule of the database in the form of a rule file.
@@ -155,6 +203,7 @@ mod tests {
         mcp::{Conditions, StoredRule},
         tool_call::Action,
     };
+    use serde_json::json;
     use std::{sync::Arc, thread, time::Duration};
 
     fn stored(name: &str, action: &str) -> StoredRule {
@@ -163,6 +212,7 @@ mod tests {
             description: String::new(),
             conditions: Conditions { tool_pattern: Some("x_*".into()), ..Conditions::default() },
             action: action.into(),
+            exception: None,
         }
     }
 
@@ -203,6 +253,43 @@ mod tests {
         assert_eq!(judge("x_a", "{}"), Action::Pass);
         set.set_file(rules::parse("rules:\n  - {name: f, action: pause}").expect("rules"));
         assert_eq!(judge("x_a", "{}"), Action::Pause);
+    }
+
+    #[test]
+    fn an_exception_lowers_the_score_and_every_rule_holds_all_the_same() {
+        let set = RuleSet::new(
+            rules::parse("rules:\n  - {name: high, min_risk_score: 30, action: flag}").expect("rules"),
+        );
+        let exception = json!({ "server": "s", "tool": "x_a", "arguments": [{ "name": "sql", "type": "string" }],
+            "reasons": ["destructive", "sql_without_where"] });
+        let except = StoredRule {
+            action: "except".into(),
+            exception: serde_json::from_value(exception).expect("an exception"),
+            conditions: Conditions::default(),
+            ..stored("mild", "except")
+        };
+        let arguments = json!({"sql": "DELETE FROM t"});
+        let judge = |set: &RuleSet| {
+            let risk = risk::assess("x_a", &arguments, true);
+            assert_eq!(risk.score, 80);
+            let (risk, judgement, excepted) = set.judge_call(("s", "x_a"), risk, &arguments);
+            (risk.score, judgement.action, judgement.rules, excepted.len())
+        };
+        assert_eq!(judge(&set), (80, Action::Pause, vec![], 0), "without it");
+        set.set_stored(std::slice::from_ref(&except));
+        assert_eq!(judge(&set), (10, Action::Flag, vec!["high".to_owned()], 1));
+        set.set_stored(&[except.clone(), stored("s", "block")]);
+        assert_eq!(judge(&set).1, Action::Block, "a rule's is a rule's");
+        set.set_stored(std::slice::from_ref(&except));
+        set.none_stored();
+        assert_eq!(judge(&set).0, 80, "nobody can say that it was not taken back");
+        let mut odd = except;
+        odd.exception.as_mut().expect("one").reasons.push("fun".into());
+        set.set_stored(&[odd.clone()]);
+        assert_eq!(judge(&set).0, 80);
+        odd.exception = None;
+        set.set_stored(&[odd]);
+        assert_eq!(judge(&set).0, 80);
     }
 
     #[test]

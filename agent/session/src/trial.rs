@@ -6,10 +6,14 @@
 
 use super::{
     conditions::Facts,
-    risk::Risk,
+    exceptions,
+    risk::{self, Risk},
     rules::{self, Rule},
 };
-use ringfence_wire::tool_call::{Action, Named as _, Operation, Recorded};
+use ringfence_wire::{
+    exception::{Excepted, Exception},
+    tool_call::{Action, Named as _, Operation, Recorded},
+};
 use serde_json::{Value, json};
 
 /// Most calls that are shown of each kind.
@@ -30,10 +34,24 @@ pub struct PastCall {
     pub operation: Recorded<Operation>,
     /// 0 to 100.
     pub score: u8,
+    /// What that is made of.
+    pub reasons: Vec<String>,
+    /// Exceptions that lowered it.
+    pub excepted: Vec<Excepted>,
+    /// Its arguments as they are on record, where they are asked for and not too long.
+    pub arguments: Option<String>,
     /// What was decided.
     pub action: Recorded<Action>,
     /// The rules that asked for that.
     pub rules: Vec<String>,
+}
+
+impl PastCall {
+    /// Its score without any exception: what rules were held against.
+    fn full_score(&self) -> u8 {
+        let excepted: Vec<&String> = self.excepted.iter().flat_map(|one| &one.reasons).collect();
+        risk::score_with(self.score, &excepted)
+    }
 }
 
 /// A change that is held against calls.
@@ -92,22 +110,64 @@ impl Trial {
         let (Recorded::Known(was), Recorded::Known(operation)) = (&call.action, &call.operation) else {
             return;
         };
-        let risk = Risk { operation: *operation, score: call.score, reasons: Vec::new() };
+        let risk = Risk { operation: *operation, score: call.full_score(), reasons: Vec::new() };
         let facts = Facts::new(&call.server, &call.tool, &risk);
         let (by_this, by_others): (Vec<&String>, Vec<&String>) =
             call.rules.iter().partition(|name| self.name.as_ref() == Some(*name));
         let rest = if by_this.is_empty() || !by_others.is_empty() {
             *was
         } else {
-            rules::judge(&self.others, facts).action.min(*was)
+            rules::judge_at(&self.others, facts, call.score).action.min(*was)
         };
         let asks = rules::matching(&self.after, facts).first().map(|rule| rule.action);
         let would = rest.max(asks.unwrap_or(Action::Pass));
-        let matched = asks.is_some() || !by_this.is_empty();
+        self.count(call, (*was, would), asks.is_some() || !by_this.is_empty());
+    }
+
+    /// Holds one call against a change of the exception of that name into `after`, or into nothing. Its arguments are those on
+    /// record: secrets in them are no longer what they were.
+    pub fn hold_exception(&mut self, call: &PastCall, after: Option<&Exception>) {
+        self.calls += 1;
+        self.oldest = Some(call.at.clone());
+        let (Recorded::Known(was), Recorded::Known(operation)) = (&call.action, &call.operation) else {
+            return;
+        };
+        let (by_this, by_others): (Vec<&Excepted>, Vec<&Excepted>) =
+            call.excepted.iter().partition(|one| self.name.as_ref() == Some(&one.name));
+        let of_call: Vec<&String> =
+            call.reasons.iter().chain(call.excepted.iter().flat_map(|one| &one.reasons)).collect();
+        let is_about = |exception: &&Exception| {
+            // Most calls are of another tool: their arguments are not read.
+            let arguments = call.arguments.as_deref().filter(|_| exception.tool == call.tool);
+            let arguments = arguments.and_then(|text| serde_json::from_str(text).ok());
+            arguments.is_some_and(|value| exceptions::is_about(exception, &call.server, &call.tool, &value))
+        };
+        let after = after
+            .filter(is_about)
+            .filter(|exception| exception.reasons.iter().any(|reason| of_call.contains(&reason)));
+        let is_excepted = |reason: &str| {
+            by_others.iter().any(|one| one.reasons.iter().any(|name| name == reason))
+                || after.is_some_and(|after| after.reasons.iter().any(|name| name == reason))
+        };
+        let full = call.full_score();
+        let score = risk::score_without(full, &of_call, is_excepted);
+        let risk = Risk { operation: *operation, score: full, reasons: Vec::new() };
+        let facts = Facts::new(&call.server, &call.tool, &risk);
+        let would = if call.rules.is_empty() {
+            rules::judge_at(&self.others, facts, score).action
+        } else {
+            // Rules asked for it, and hold.
+            (*was).max(rules::action_of_score(score))
+        };
+        self.count(call, (*was, would), after.is_some() || !by_this.is_empty());
+    }
+
+    /// Counts a call with its verdict as it is and as it would be.
+    fn count(&mut self, call: &PastCall, (was, would): (Action, Action), matched: bool) {
         self.matched += usize::from(matched);
-        self.stricter += usize::from(would > *was);
-        self.milder += usize::from(would < *was);
-        let shown = if would == *was { &mut self.same } else { &mut self.changed };
+        self.stricter += usize::from(would > was);
+        self.milder += usize::from(would < was);
+        let shown = if would == was { &mut self.same } else { &mut self.changed };
         if matched && shown.len() < EXAMPLES {
             shown.push(json!({ "id": call.id, "requested_at": call.at, "server_name": call.server, "tool_name": call.tool,
                 "risk_score": call.score, "was": was.name(), "would_be": would.name() }));
@@ -127,6 +187,8 @@ impl Trial {
 mod tests {
     use super::{PastCall, Trial};
     use crate::rules::{self, Rule};
+    use ringfence_wire::exception::{Excepted, Exception};
+    use serde_json::json;
 
     fn rules(text: &str) -> Vec<Rule> {
         rules::parse(&format!("rules: [{text}]")).expect("rules")
@@ -140,6 +202,9 @@ mod tests {
             tool: tool.into(),
             operation: "read".into(),
             score,
+            reasons: Vec::new(),
+            excepted: Vec::new(),
+            arguments: None,
             action: action.into(),
             rules: rules.iter().map(|name| (*name).to_owned()).collect(),
         }
@@ -174,6 +239,47 @@ mod tests {
         assert_eq!(tried(Some("n"), "", other, &calls), [4, 3, 0, 1], "another asks for it anyway");
         let narrower = "{name: n, tool_pattern: 'x_a', action: block}";
         assert_eq!(tried(Some("n"), narrower, "", &calls), [4, 3, 0, 1]);
+    }
+
+    #[test]
+    fn an_exception_lowers_what_the_score_decided_and_its_end_raises_it_again() {
+        let exception = |reason: &str| -> Exception {
+            let value = json!({ "server": "s", "tool": "t", "arguments": [{ "name": "a", "type": "string" }],
+                "reasons": [reason] });
+            serde_json::from_value(value).expect("an exception")
+        };
+        let of = |arguments: &str, action: &str, rules: &[&str]| PastCall {
+            reasons: vec!["execute".into(), "unseen_code".into()],
+            arguments: Some(arguments.into()),
+            ..call("t", 70, action, rules)
+        };
+        let tried = |name: Option<&str>, after: Option<&Exception>, calls: &[PastCall]| {
+            let mut trial = Trial::new(name.map(str::to_owned), None, Vec::new(), 7);
+            calls.iter().for_each(|call| trial.hold_exception(call, after));
+            let report = trial.report();
+            ["calls", "matched", "stricter", "milder"].map(|key| report[key].as_u64().expect("a number"))
+        };
+        let calls = [
+            of(r#"{"a":"x"}"#, "pause", &[]),
+            of(r#"{"a":1}"#, "pause", &[]),
+            of(r#"{"a":"x"}"#, "pause", &["r"]),
+            of("no JSON", "pause", &[]),
+        ];
+        assert_eq!(tried(None, Some(&exception("unseen_code")), &calls), [4, 2, 0, 1]);
+        assert_eq!(tried(None, Some(&exception("write")), &calls), [4, 0, 0, 0]);
+        // Of calls that it was applied to, and is to be no longer.
+        let lowered = PastCall {
+            score: 30,
+            reasons: vec!["execute".into()],
+            excepted: vec![Excepted { name: "e".into(), reasons: vec!["unseen_code".into()] }],
+            ..of(r#"{"a":"x"}"#, "pass", &[])
+        };
+        assert_eq!(tried(Some("e"), None, std::slice::from_ref(&lowered)), [1, 1, 1, 0]);
+        assert_eq!(
+            tried(Some("e"), Some(&exception("unseen_code")), std::slice::from_ref(&lowered)),
+            [1, 1, 0, 0]
+        );
+        assert_eq!(tried(Some("other"), None, &[lowered]), [1, 0, 0, 0]);
     }
 
     #[test]

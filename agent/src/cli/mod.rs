@@ -127,7 +127,7 @@ impl From<Alias> for Command {
             Alias::Calls(args) => Self::Mcp(mcp::Command::Calls(args).into()),
             Alias::Stats(args) => Self::Mcp(mcp::Command::Stats(args).into()),
             Alias::Rules(args) => Self::Mcp(mcp::Command::Rules(args).into()),
-            Alias::Approve(args) => Self::Approvals(approvals::Command::Approve(args).into()),
+            Alias::Approve(args) => Self::Approvals(args.into()),
             Alias::Deny(args) => Self::Approvals(approvals::Command::Deny(args).into()),
         }
     }

@@ -1,6 +1,10 @@
 //! `ringfence run`.
 
 use super::exit::Exit;
+use nix::sys::{
+    signal::{SigSet, Signal},
+    signalfd::{SfdFlags, SignalFd},
+};
 use ringfence_base::error::chain;
 use ringfence_base::paths::Paths;
 use ringfence_credentials::Source;
@@ -14,6 +18,7 @@ use std::{
     io::{self, IsTerminal},
     path::{Path, PathBuf},
     process::ExitCode,
+    time::{Duration, Instant},
 };
 
 /// Runs a command in a container of its own, under a profile.
@@ -141,10 +146,48 @@ fn confined(args: &Args) -> Result<u8, String> {
     // A login that is being renewed is not stopped in the middle of it.
     let before_stop = || endpoint.as_ref().map(Endpoint::before_stop);
     let status = started.wait(before_stop).map_err(|error| chain(&error))?;
-    if let Some(log) = endpoint.and_then(Endpoint::end).filter(|_| is_watched) {
+    let mut ending = Ending::begin(is_watched);
+    let log = endpoint.and_then(|endpoint| endpoint.end(|| ending.is_cut()));
+    if let Some(log) = log.filter(|_| is_watched) {
         eprintln!("ringfence: the calls of its model are on record in {}", log.display());
     }
     Ok(status)
+}
+
+/// The end of a run whose command has ended: what is left is its worker's.
+struct Ending {
+    begun: Instant,
+    /// None: nobody can hurry it.
+    signals: Option<SignalFd>,
+    is_watched: bool,
+    is_said: bool,
+}
+
+/// An end that takes longer than this is explained.
+const SILENCE: Duration = Duration::from_secs(1);
+
+impl Ending {
+    fn begin(is_watched: bool) -> Self {
+        let set = SigSet::from_iter([Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP]);
+        let signals = set
+            .thread_block()
+            .and_then(|()| SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK));
+        let signals = signals.ok();
+        // One that came with the signal that ended the command is no other one.
+        signals.as_ref().inspect(|signals| while matches!(signals.read_signal(), Ok(Some(_))) {});
+        Self { begun: Instant::now(), signals, is_watched, is_said: false }
+    }
+
+    /// Whether somebody wants no more of it; says what is waited for, where that takes a while.
+    fn is_cut(&mut self) -> bool {
+        if self.is_watched && !self.is_said && self.begun.elapsed() >= SILENCE {
+            self.is_said = true;
+            eprintln!(
+                "ringfence: waiting for the worker that serves the agent's model to end; Ctrl-C ends it at once"
+            );
+        }
+        self.signals.as_ref().is_some_and(|signals| matches!(signals.read_signal(), Ok(Some(_))))
+    }
 }
 
 /// The profile that is named, or that of an agent that Ringfence knows; none: the default.

@@ -97,6 +97,7 @@ mod tests {
                 description: String::new(),
                 conditions: serde_json::from_value(conditions).expect("conditions"),
                 action: "block".into(),
+                exception: None,
             }
         };
         let add = |name: &str, now| {

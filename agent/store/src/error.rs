@@ -53,6 +53,12 @@ pub enum Error {
         ringfence_wire::mcp::MAX_STORED_RULES
     )]
     TooManyRules,
+    /// A user has as many approvals as may stand.
+    #[error(
+        "{} approvals of this user's stand already, those of subordinate ids included; `ringfence approvals standing` lists them, `ringfence approvals revoke` ends one",
+        super::MOST_APPROVALS
+    )]
+    TooManyApprovals,
     /// The file was exchanged for another one while it was in use.
     #[error("the audit database was replaced; sessions are read again from their journals")]
     Replaced,

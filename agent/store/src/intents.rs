@@ -85,12 +85,14 @@ pub(crate) fn insert_call(
         [] => "[]".to_owned(),
         texts => serde_json::Value::from(texts).to_string(),
     };
+    let exceptions =
+        (!judged.exceptions.is_empty()).then(|| serde_json::json!(judged.exceptions).to_string());
     let decision = row.blocked.then_some(Outcome::Blocked.name());
     let inserted = step
         .prepare_cached(
             "INSERT OR IGNORE INTO tool_calls (id, session_id, request_msg_id, tool_name, arguments, operation_type, risk_score,
-                 risk_reasons, requested_at, policy_action, rules, decision, began, tool_use)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)",
+                 risk_reasons, requested_at, policy_action, rules, decision, began, tool_use, exceptions)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)",
         )?
         .execute(params![
             judged.call,
@@ -106,7 +108,8 @@ pub(crate) fn insert_call(
             list(&judged.rules),
             decision,
             row.began.map(u64::cast_signed),
-            row.evidence.tool_use
+            row.evidence.tool_use,
+            exceptions
         ])?;
     if inserted == 0 {
         // Read again after a restart: it has its intent.

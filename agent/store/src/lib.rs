@@ -12,6 +12,7 @@
 //! | `ledger` | the ledger of sessions |
 //! | `policy_rules`, `condition_columns` | rules of the database; the columns of their conditions |
 //! | `rule_changes`, `rule_trials` | changing one rule, and its entry of the ledger; what a change would have meant |
+//! | `standing_approvals` | approvals of more than one call: given, used, ended |
 //! | `rule_hits` | how often verdicts name each rule |
 //! | `rule_files` | which rule file is in force, and changes that wait for a person |
 //! | `agents`, `agent_bytes` | agents: requests, tool calls, tags; a bound on the bytes of their rows |
@@ -58,6 +59,7 @@ mod session_removal;
 mod session_retention;
 mod session_writer;
 mod spans;
+mod standing_approvals;
 mod stderr;
 #[cfg(test)]
 mod tests;
@@ -84,6 +86,7 @@ pub use rule_trials::MOST_PATTERNS;
 pub use session_readers::SessionReaders;
 pub use session_writer::{Position, SessionWriter};
 pub use spans::{Inside, MOST_SPANS, RunCalls};
+pub use standing_approvals::{ActiveApproval, CallFacts, MOST_APPROVALS};
 pub use tool_decisions::Decided;
 pub use tools::CONTAINED;
 pub use write::{Event, Incoming, Writer, is_denied};

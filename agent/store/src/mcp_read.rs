@@ -38,6 +38,8 @@ const JSON: &[&str] = &[
     "params",
     "risk_reasons",
     "rules",
+    "exception",
+    "exceptions",
     "client_info",
     "_client_info",
     "task_result",
@@ -57,7 +59,7 @@ pub struct SessionReader {
 const CALL: &str = "c.id, c.session_id, s.uid, s.server_name, s.container, c.tool_name,
     CASE WHEN octet_length(c.arguments) <= 4096 THEN c.arguments ELSE substr(c.arguments, 1, 4096) || '…' END AS arguments,
     CASE WHEN octet_length(c.error) <= 4096 THEN c.error ELSE substr(c.error, 1, 4096) || '…' END AS error, c.operation_type, c.risk_score, c.risk_reasons,
-    c.requested_at, c.responded_at, c.duration_ms, c.policy_action, c.approved_by, c.approved_at, c.rules, c.decision, c.decided_by,
+    c.requested_at, c.responded_at, c.duration_ms, c.policy_action, c.approved_by, c.approved_at, c.rules, c.exceptions, c.decision, c.decided_by,
     c.decided_at, (SELECT intent_id FROM intent_tool_calls i WHERE i.tool_call_id = c.id) AS intent_id,
     (SELECT n.source FROM intent_tool_calls i JOIN intent_contexts n ON n.id = i.intent_id WHERE i.tool_call_id = c.id) AS intent_source
     FROM tool_calls c JOIN sessions s ON s.id = c.session_id";

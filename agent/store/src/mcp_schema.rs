@@ -5,7 +5,8 @@ pub const TABLES: &[&str] =
     &["sessions", "messages", "tool_calls", "intent_contexts", "intent_tool_calls", "policy_rules", "stderr"];
 
 /// The migrations that make a database of MCP sessions, in order.
-pub(crate) const SCHEMA: &[&str] = &[MIGRATION, GOVERNED, EVIDENCE, STDERR, CLIENT, OUTCOMES, RULES, SERVER];
+pub(crate) const SCHEMA: &[&str] =
+    &[MIGRATION, GOVERNED, EVIDENCE, STDERR, CLIENT, OUTCOMES, RULES, SERVER, EXCEPTIONS];
 
 /// Migration 2. Times are RFC 3339 text in UTC with microseconds, so that any SQLite client reads and sorts them.
 pub(crate) const MIGRATION: &str = "
@@ -176,6 +177,39 @@ pub(crate) const RULES: &str = "
     ALTER TABLE policy_rules ADD COLUMN changed_by TEXT;
     UPDATE policy_rules SET position = (SELECT count(*) FROM policy_rules p WHERE p.uid = policy_rules.uid
         AND (p.created_at, p.id) <= (policy_rules.created_at, policy_rules.id));
+";
+
+/// Migration 36: approvals of more than one call.
+pub(crate) const APPROVALS: &str = "
+    CREATE TABLE standing_approvals (
+        id          TEXT PRIMARY KEY,
+        uid         INTEGER NOT NULL,       -- whose sessions'
+        scope       TEXT NOT NULL,
+        session_id  TEXT NOT NULL,          -- of the call that it was given for; with that scope, the only one
+        call_id     TEXT NOT NULL,          -- that call
+        server_name TEXT NOT NULL,
+        server      TEXT NOT NULL,          -- hash of what the interceptor knows of the server; '' where it said nothing
+        tool        TEXT NOT NULL,
+        arguments   TEXT NOT NULL,          -- hash of the call as it came, by the interceptor; likewise
+        recorded    TEXT NOT NULL,          -- hash of its arguments as they are on record
+        shown       TEXT NOT NULL,          -- their beginning, for people
+        governed    INTEGER NOT NULL,       -- 1: it came out of a container
+        created_at  TIMESTAMP NOT NULL,
+        created_by  TEXT NOT NULL,
+        until       TIMESTAMP,              -- NULL: the session's end
+        uses        INTEGER NOT NULL DEFAULT 0,
+        last_use    TIMESTAMP,
+        ended_at    TIMESTAMP,              -- before its time
+        ended_by    TEXT
+    );
+    CREATE INDEX standing_approvals_by_tool ON standing_approvals (uid, tool) WHERE ended_at IS NULL;
+    CREATE INDEX standing_approvals_by_time ON standing_approvals (uid, created_at);
+";
+
+/// Migration 37: reasons that count nothing.
+pub(crate) const EXCEPTIONS: &str = "
+    ALTER TABLE policy_rules ADD COLUMN exception JSON;  -- of a rule with that action: what it is about
+    ALTER TABLE tool_calls ADD COLUMN exceptions JSON;   -- those that lowered its score, with their reasons; NULL: none did
 ";
 
 /// Migration 33: how often verdicts name each rule. It looks at no calls of before: a database may have very many, and everybody would wait.

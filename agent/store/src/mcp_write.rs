@@ -228,7 +228,9 @@ fn write(
         Row::Call(call) => {
             if intents::insert_call(step, at, call, grouping)? {
                 let when = rfc3339(call.at);
-                rule_hits::count(step, (at.uid, owner), &call.judged.rules, &when)?;
+                let excepted = call.judged.exceptions.iter().map(|one| &one.name);
+                let names: Vec<&String> = call.judged.rules.iter().chain(excepted).collect();
+                rule_hits::count(step, (at.uid, owner), &names, &when)?;
                 tools::called(step, at, &call.judged.tool, &when)?;
             }
             Ok(())

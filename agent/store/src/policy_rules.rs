@@ -50,6 +50,10 @@ fn stored(row: &Row<'_>) -> rusqlite::Result<StoredRule> {
         description: row.get::<_, Option<String>>("description")?.unwrap_or_default(),
         conditions: condition_columns::read(row)?,
         action: row.get::<_, String>("action")?.into(),
+        // What cannot be read excepts nothing: its action is none that a rule has.
+        exception: row
+            .get::<_, Option<String>>("exception")?
+            .and_then(|text| serde_json::from_str(&text).ok()),
     })
 }
 
@@ -129,6 +133,7 @@ mod tests {
             description: "d".into(),
             conditions,
             action: "block".into(),
+            exception: None,
         };
         let rules = [rule("every", conditions), rule("none", Conditions::default())];
         let mut writer = SessionWriter::new(path.clone(), None);

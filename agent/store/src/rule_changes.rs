@@ -10,10 +10,11 @@ use super::{
 };
 use ringfence_base::clock::rfc3339;
 use ringfence_session::{
+    exceptions,
     ledger::{ChangedRule, Entry, Moved, RuleState},
     reload,
     rules::{self, RuleSpec},
-    ruleset::rule_spec,
+    ruleset::{is_exception, rule_spec},
 };
 use ringfence_wire::mcp::{MAX_STORED_RULES, RuleChange};
 use rusqlite::{Connection, OptionalExtension as _, ToSql, Transaction, params};
@@ -52,6 +53,8 @@ pub enum Changed {
         /// Who.
         by: String,
     },
+    /// A rule is an exception for good, or never.
+    OtherKind,
     /// The change loosens this rule, and nobody agreed to that.
     Loosens(String),
     /// This rule has more than [`MOST_PATTERNS`]: nothing is tried with it.
@@ -122,6 +125,9 @@ impl Aimed {
             RuleChange::Edit { rule, .. } if rule.name != before.state.rule.name => {
                 return Ok(Err(Changed::Renamed));
             }
+            RuleChange::Edit { rule, .. } if is_exception(rule) != is_exception(&before.state.rule) => {
+                return Ok(Err(Changed::OtherKind));
+            }
             RuleChange::Edit { rule, .. } => Some(RuleState { rule: rule.clone(), ..next }),
             RuleChange::Switch { enabled, .. } => Some(RuleState { enabled: *enabled, ..next }),
             RuleChange::Move { place, .. } => {
@@ -142,6 +148,16 @@ impl Aimed {
     /// The rule that is looser afterwards, if one is. A rule that cannot be compiled is in force nowhere, and makes up for no
     /// other.
     fn loosens(&self) -> Option<String> {
+        if let Some(after) = self.after.as_ref().filter(|after| after.enabled && is_exception(&after.rule)) {
+            // The other way round: what it is about more is what is looser.
+            let before = self.before.as_ref().filter(|before| before.state.enabled);
+            let before = before.and_then(|before| before.state.rule.exception.as_ref());
+            let is_covered = match (before, &after.rule.exception) {
+                (Some(before), Some(after)) => exceptions::covers(before, after),
+                _ => false,
+            };
+            return (!is_covered).then(|| after.rule.name.clone());
+        }
         let before = [spec(&self.before.as_ref()?.state)?];
         let loosened = reload::loosened(&before, &[])?;
         let others = self.others.iter().filter_map(|other| spec(&other.state));
@@ -270,6 +286,7 @@ fn write(step: &Transaction<'_>, id: &str, aimed: &Aimed, (by, now): (&str, i64)
     };
     let conditions = condition_columns::values(&after.rule.conditions);
     let (action, at) = (after.rule.action.as_str(), rfc3339(now));
+    let exception = after.rule.exception.as_ref().map(|exception| serde_json::json!(exception).to_string());
     let mut columns: Vec<(&str, &dyn ToSql)> = vec![
         ("id", &id),
         ("name", &after.rule.name),
@@ -278,6 +295,7 @@ fn write(step: &Transaction<'_>, id: &str, aimed: &Aimed, (by, now): (&str, i64)
         ("enabled", &after.enabled),
         ("version", &after.version),
         ("changed_by", &by),
+        ("exception", &exception),
     ];
     columns.extend(conditions.iter().map(|(name, value)| (*name, value as &dyn ToSql)));
     let is_new = aimed.before.is_none();

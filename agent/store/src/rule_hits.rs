@@ -26,16 +26,17 @@ static SHIPPED: LazyLock<String> = LazyLock::new(|| {
     serde_json::Value::from(names).to_string()
 });
 
-/// Counts a new call of `uid`, an id of the user `owner`, whose verdict has these names; `at`: when it was asked for.
+/// Counts a new call of `uid`, an id of the user `owner`, whose verdict has these names, or whose score exceptions of these names
+/// lowered; `at`: when it was asked for.
 pub(crate) fn count(
     step: &Transaction<'_>,
     (uid, owner): (u32, u32),
-    names: &[String],
+    names: &[&String],
     at: &str,
 ) -> rusqlite::Result<()> {
     let mut is_longer = false;
-    for (index, name) in names.iter().enumerate().take(MOST_OF_CALL) {
-        if name.len() > LONGEST_NAME || names.iter().take(index).any(|earlier| earlier == name) {
+    for (index, name) in names.iter().copied().enumerate().take(MOST_OF_CALL) {
+        if name.len() > LONGEST_NAME || names.iter().take(index).any(|earlier| *earlier == name) {
             continue;
         }
         let known = step
@@ -109,6 +110,7 @@ mod tests {
             description: String::new(),
             conditions: Conditions::default(),
             action: "block".into(),
+            exception: None,
         }
     }
 

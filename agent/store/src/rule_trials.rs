@@ -9,6 +9,7 @@ use super::{
 use ringfence_base::clock::rfc3339;
 use ringfence_session::{
     rules::{self, Rule, RuleSpec},
+    ruleset::is_exception,
     trial::{PastCall, Trial},
 };
 use ringfence_wire::mcp::{Conditions, RuleChange};
@@ -24,6 +25,8 @@ const MOST_DAYS: u32 = 366;
 const DAY: i64 = 24 * 3_600 * 1_000_000;
 /// Calls that are read at once.
 const PAGE: usize = 500;
+/// Longest arguments of a call that an exception is held against, bytes.
+const MOST_ARGUMENTS: u32 = 32 << 10;
 /// Most patterns for tools, and for servers, of a rule that calls are held against.
 pub const MOST_PATTERNS: usize = 64;
 
@@ -66,6 +69,10 @@ impl SessionReader {
             return Ok(Err(Changed::TooManyPatterns(rule.name.clone())));
         }
         let after = after.and_then(|spec| rules::compile(spec).ok());
+        let states = [aimed.before.as_ref().map(|before| &before.state), aimed.after.as_ref()];
+        let of_exception = states.into_iter().flatten().any(|state| is_exception(&state.rule));
+        let exception = aimed.after.as_ref().filter(|after| after.enabled);
+        let exception = exception.and_then(|after| after.rule.exception.clone());
         let count = others.len();
         let others = others.into_iter().take_while(|_| goes_on()).map(rules::compile);
         let others: Vec<Result<Rule, _>> = others.collect();
@@ -81,28 +88,41 @@ impl SessionReader {
         }
         let whose = aimed.uid;
         // As the list of calls is read: a user's by the index that has them by time.
+        let arguments = if of_exception {
+            format!("CASE WHEN octet_length(c.arguments) <= {MOST_ARGUMENTS} THEN c.arguments END")
+        } else {
+            "NULL".to_owned()
+        };
+        let columns = format!(
+            "c.id, c.requested_at, s.server_name, c.tool_name, c.operation_type, c.risk_score, c.policy_action, c.rules,
+             c.risk_reasons, c.exceptions, {arguments}"
+        );
         let text = if whose == 0 {
-            "SELECT c.id, c.requested_at, s.server_name, c.tool_name, c.operation_type, c.risk_score, c.policy_action, c.rules
-             FROM tool_calls c JOIN sessions s ON s.id = c.session_id
+            format!(
+                "SELECT {columns} FROM tool_calls c JOIN sessions s ON s.id = c.session_id
              WHERE ?1 = 0 AND c.requested_at >= ?2 AND (c.requested_at, c.id) < (?3, ?4)
              ORDER BY c.requested_at DESC, c.id DESC LIMIT ?5"
+            )
         } else {
-            "SELECT c.id, c.requested_at, s.server_name, c.tool_name, c.operation_type, c.risk_score, c.policy_action, c.rules
-             FROM calls_by_user u JOIN tool_calls c ON c.id = u.id JOIN sessions s ON s.id = c.session_id
+            format!("SELECT {columns} FROM calls_by_user u JOIN tool_calls c ON c.id = u.id JOIN sessions s ON s.id = c.session_id
              WHERE u.uid = ?1 AND u.requested_at >= ?2 AND (u.requested_at, u.id) < (?3, ?4)
-             ORDER BY u.requested_at DESC, u.id DESC LIMIT ?5"
+             ORDER BY u.requested_at DESC, u.id DESC LIMIT ?5")
         };
         // Later than any time.
         let mut before = ("z".to_owned(), String::new());
         loop {
             let values = params![whose, since, before.0, before.1, PAGE as i64];
-            let page = rows(self.connection(), text, values, past).map_err(&fail)?;
+            let page = rows(self.connection(), &text, values, past).map_err(&fail)?;
             for call in &page {
                 if !goes_on() {
                     trial.cut();
                     return Ok(Ok(trial));
                 }
-                trial.hold(call);
+                if of_exception {
+                    trial.hold_exception(call, exception.as_ref());
+                } else {
+                    trial.hold(call);
+                }
             }
             let Some(last) = page.last().filter(|_| page.len() == PAGE) else { return Ok(Ok(trial)) };
             before = (last.at.clone(), last.id.clone());
@@ -121,7 +141,13 @@ fn has_many_patterns(rule: &RuleSpec) -> bool {
 }
 
 fn past(row: &Row<'_>) -> rusqlite::Result<PastCall> {
-    let rules: Option<String> = row.get(7)?;
+    let list = |column: usize| {
+        let text: Option<String> = row.get(column)?;
+        Ok::<Vec<String>, rusqlite::Error>(
+            text.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default(),
+        )
+    };
+    let excepted: Option<String> = row.get(9)?;
     Ok(PastCall {
         id: row.get(0)?,
         at: row.get(1)?,
@@ -130,7 +156,10 @@ fn past(row: &Row<'_>) -> rusqlite::Result<PastCall> {
         operation: row.get::<_, String>(4)?.into(),
         score: u8::try_from(row.get::<_, i64>(5)?).unwrap_or(u8::MAX),
         action: row.get::<_, String>(6)?.into(),
-        rules: rules.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default(),
+        rules: list(7)?,
+        reasons: list(8)?,
+        excepted: excepted.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default(),
+        arguments: row.get(10)?,
     })
 }
 

@@ -404,4 +404,8 @@ pub(crate) const MIGRATIONS: &[&str] = &[
     // 34, 35: which server a session has; servers, their tools, and what is pinned of them.
     super::mcp_schema::SERVER,
     super::mcp_schema::TOOLS,
+    // 36: approvals of more than one call.
+    super::mcp_schema::APPROVALS,
+    // 37: exceptions.
+    super::mcp_schema::EXCEPTIONS,
 ];

@@ -53,6 +53,7 @@ pub(crate) fn call_rows(call: &str, at: i64) -> (MessageRow, CallRow) {
         reasons: vec![],
         action: "pass".into(),
         rules: vec![],
+        exceptions: vec![],
     };
     let row = CallRow {
         judged,

@@ -123,6 +123,7 @@ mod tests {
             description: "it's; x='1'".into(),
             conditions: Conditions::default(),
             action: "block".into(),
+            exception: None,
         };
         writer.add_rule(5, &rule, 0).expect("stored").expect("new");
         let file = RuleFile { path: "/f".into(), text: "rules: []".into(), trusted: false };
@@ -208,6 +209,7 @@ mod tests {
             description: String::new(),
             conditions: Conditions::default(),
             action: "block".into(),
+            exception: None,
         };
         writer.add_rule(5, &rule, 0).expect("stored").expect("new");
         let reader = SessionReader::open(&path).expect("opens");
@@ -277,6 +279,7 @@ mod tests {
             description: "x".into(),
             conditions: Conditions { tool_pattern: Some("delete*".into()), ..Conditions::default() },
             action: "block".into(),
+            exception: None,
         };
         writer.add_rule(0, &rule, 0).expect("stored").expect("new");
         let reader = SessionReader::open(&path).expect("opens");

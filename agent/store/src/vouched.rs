@@ -1,5 +1,5 @@
-//! Rows that no journal makes, and that can be verified all the same: intents, the calls' places in them, rules, rule files, and what is
-//! pinned of tools.
+//! Rows that no journal makes, and that can be verified all the same: intents, the calls' places in them, rules, rule files,
+//! approvals that stand, and what is pinned of tools.
 //!
 //! The auditor's connections copy what they write of them into `vouched`, by triggers that only those connections have: a
 //! row that somebody else writes differs from its copy, has none, or leaves one behind. Who knows of the copies can write
@@ -29,7 +29,7 @@ struct Vouched {
 /// Most of an id that is told, characters: who writes to the database chooses how long it is.
 const MOST_ID: u32 = 200;
 
-const ALL: [Vouched; 5] = [
+const ALL: [Vouched; 6] = [
     Vouched {
         kind: "intent",
         table: "intent_contexts",
@@ -58,6 +58,14 @@ const ALL: [Vouched; 5] = [
         table: "tool_pins",
         key: "$.server || ' ' || $.name",
         by_key: "t.server = CAST(substr(v.id, 1, instr(v.id, ' ') - 1) AS INTEGER)",
+        uid: "$.uid",
+    },
+    // A table that is younger than the copies: it has no rows of before.
+    Vouched {
+        kind: "approval",
+        table: "standing_approvals",
+        key: "$.id",
+        by_key: "t.id = v.id",
         uid: "$.uid",
     },
 ];

@@ -56,10 +56,15 @@ impl Process {
 
     /// Closes its socket, which asks it to end; kills it if it does not within `patience`.
     pub fn finish(self, patience: Duration) -> String {
+        self.finish_unless(patience, || false)
+    }
+
+    /// The same, for as long as nobody `hurries`, which is asked every few milliseconds.
+    pub fn finish_unless(self, patience: Duration, mut hurries: impl FnMut() -> bool) -> String {
         let Self { mut child, socket } = self;
         drop(socket);
         let deadline = Instant::now() + patience;
-        while Instant::now() < deadline {
+        while Instant::now() < deadline && !hurries() {
             if let Ok(Some(status)) = child.try_wait() {
                 return status.to_string();
             }

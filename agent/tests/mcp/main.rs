@@ -4,6 +4,7 @@
 #![expect(clippy::expect_used, clippy::panic, reason = "a test says what it expected")]
 
 mod approvals;
+mod ctrl_c;
 mod eras;
 mod export;
 mod faults;
@@ -13,11 +14,13 @@ mod http_server;
 mod lifecycle;
 mod listen;
 mod mistakes;
+mod notify;
 mod outcomes;
 mod pins;
 mod profile;
 mod remote;
 mod sizes;
+mod standing;
 mod stderr;
 mod support;
 mod wrap;

@@ -12,6 +12,8 @@
 //! | an event, as everyone but the kernel sees it | [`event`] |
 //! | what is said about MCP sessions | [`mcp`] |
 //! | what a tool call does, what is decided about it | [`tool_call`] |
+//! | approvals of more than one call | [`approvals`] |
+//! | reasons that count nothing in certain calls | [`exception`] |
 //! | what the core and the auditor say to each other | [`audit`] |
 //! | what the core and an agent's LLM worker say to each other | [`agent`] |
 //! | what `ringfence run` asks who renews a login | [`renewal`] |
@@ -24,12 +26,14 @@
 mod words;
 
 pub mod agent;
+pub mod approvals;
 pub mod audit;
 pub mod calls;
 pub mod conn;
 pub mod depth;
 pub mod ending;
 pub mod event;
+pub mod exception;
 pub mod frame;
 pub mod mcp;
 pub mod message;

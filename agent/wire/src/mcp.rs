@@ -5,6 +5,8 @@
 //! Every other request gets one [`McpReply`].
 
 use crate::{
+    approvals::{Fingerprint, Standing},
+    exception::Exception,
     message::Failure,
     tool_call::{Action, Operation, Recorded},
 };
@@ -45,6 +47,20 @@ pub enum McpRequest {
         call: String,
         /// `true` lets it go on.
         approve: bool,
+    },
+    /// Approves a call that waits, and calls like it: [`McpReply::Stands`].
+    ApproveFor {
+        /// The call's id, or the beginning of one, as for a decision.
+        call: String,
+        /// Which calls, until when.
+        standing: Standing,
+    },
+    /// Approvals that stand, newest first: [`McpReply::Rows`].
+    Approvals,
+    /// Ends an approval that stands: [`McpReply::Revoked`].
+    Revoke {
+        /// Its id, or the beginning of one that is unique among those that stand.
+        approval: String,
     },
     /// Calls, newest first: [`McpReply::Rows`].
     Calls {
@@ -202,6 +218,18 @@ pub enum McpReply {
         /// The call's whole id.
         call: String,
     },
+    /// A call was approved, and others like it are from now on.
+    Stands {
+        /// The call's whole id.
+        call: String,
+        /// The approval, as lists have it.
+        approval: serde_json::Value,
+    },
+    /// An approval stands no longer.
+    Revoked {
+        /// Its whole id.
+        approval: String,
+    },
     /// The rules are in force in every session that has that file.
     Confirmed,
     /// The rule is changed, and in force as it is now.
@@ -257,8 +285,12 @@ pub struct StoredRule {
     /// Which calls it is about.
     #[serde(flatten)]
     pub conditions: Conditions,
-    /// `flag`, `pause` or `block`.
+    /// `flag`, `pause` or `block`; [`EXCEPT`](crate::exception::EXCEPT) for an exception.
     pub action: Recorded<Action>,
+    /// What an exception is about; it has no conditions. Whoever does not know exceptions does not know their action either, and
+    /// passes the rule over.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exception: Option<Exception>,
 }
 
 /// A change of one rule of the database. What is changed has a version that counts up: a change of another version than the
@@ -377,6 +409,9 @@ pub enum SessionUpdate {
         call: String,
         /// When it is denied by itself: microseconds since 1970.
         until: i64,
+        /// What tells whether a later call is the same. None: an interceptor of an earlier version.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        fingerprint: Option<Fingerprint>,
     },
     /// A call no longer waits.
     Released {

@@ -60,6 +60,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
         ],
     ),
     ("mcp-http", &["base", "credentials", "http", "redact", "sandbox", "session"]),
+    ("notify", &["base", "credentials", "wire"]),
     ("interceptor", &["base", "client", "files", "launch", "pins", "process", "redact", "session", "wire"]),
     // Agents and tools.
     ("file-tools", &[]),
@@ -92,6 +93,7 @@ const NEVER: &[(&str, &[&str])] = &[
     ("auditor", &["aya"]),
     ("mcp-http", &["aya", "rusqlite"]),
     ("interceptor", &["aya", "rusqlite", "hyper", "tokio"]),
+    ("notify", &["aya", "rusqlite", "axum"]),
     ("guest", &["aya", "rusqlite", "hyper", "tokio", "ringfence-policy"]),
 ];
 

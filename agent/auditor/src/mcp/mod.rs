@@ -1,5 +1,6 @@
 //! MCP sessions: journals in, rows out, approvals between people and interceptors.
 
+pub(crate) mod approvals;
 pub(crate) mod attribution;
 mod claims;
 mod intake;

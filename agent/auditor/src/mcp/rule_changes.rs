@@ -5,11 +5,13 @@ use super::sessions::Sessions;
 use ringfence_base::{clock, error::chain, quota::Lane};
 use ringfence_session::{
     conditions::{from_columns, literal},
+    exceptions,
     rules::{self, RuleSpec},
-    ruleset,
+    ruleset::{self, is_exception},
 };
 use ringfence_store::{self as store, Changed, MOST_PATTERNS, SessionReader, Viewer};
 use ringfence_wire::{
+    exception::EXCEPT,
     mcp::{Conditions, RuleChange, StoredRule},
     tool_call::{Named as _, Operation, Recorded},
 };
@@ -78,6 +80,10 @@ fn why(refused: &Changed) -> String {
             "the rule is another version than the one that was looked at; look at it again".to_owned()
         }
         Changed::Stale { by } => format!("the rule was changed meanwhile by {by}; look at it again"),
+        Changed::OtherKind => {
+            "an exception does not become another rule, nor another rule an exception; add one and delete this one"
+                .to_owned()
+        }
         Changed::Loosens(rule) => {
             format!("this loosens the rule {rule:?}: calls that it is about would be judged more mildly")
         }
@@ -89,12 +95,24 @@ fn why(refused: &Changed) -> String {
 
 /// Checks all of a rule but its place among others.
 pub(crate) fn check(rule: &StoredRule) -> Result<(), String> {
-    let StoredRule { name, description, conditions, action: _ } = rule;
+    let StoredRule { name, description, conditions, action: _, exception } = rule;
     let plain = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
     if name.is_empty() || name.len() > LONGEST_NAME || !name.chars().all(plain) {
         return Err(format!("a rule's name is 1 to {LONGEST_NAME} of the characters a-z A-Z 0-9 _ - ."));
     }
     fits("description", description)?;
+    if is_exception(rule) {
+        let exception = exception.as_ref().ok_or("an exception says what it is about, as \"exception\"")?;
+        if *conditions != Conditions::default() {
+            return Err(
+                "an exception has no conditions: it names its server, its tool and the arguments".to_owned()
+            );
+        }
+        return exceptions::check(exception);
+    }
+    if exception.is_some() {
+        return Err(format!("only a rule whose action is \"{EXCEPT}\" has an \"exception\""));
+    }
     let Conditions { tool_pattern, server_pattern, min_risk_score: _, operation_types } = conditions;
     fits("tool_pattern", tool_pattern.as_deref().unwrap_or_default())?;
     fits("server_pattern", server_pattern.as_deref().unwrap_or_default())?;

@@ -1,6 +1,7 @@
 //! The socket of MCP sessions: interceptors' links, and the command line's questions.
 
 use super::{
+    approvals::NotApproved,
     attribution,
     rule_changes::{NotChanged, listed, suggested},
     session_link::{admit, link, open_journal},
@@ -10,10 +11,11 @@ use super::{
 };
 use crate::accept::{Peer, Service};
 use ringfence_base::{
+    clock,
     error::chain,
     quota::{Permit, Permits},
 };
-use ringfence_session::heads::database;
+use ringfence_session::{exceptions, heads::database};
 use ringfence_store::{self as store, CallFilter, Changed, SessionReader, Shown, Viewer};
 use ringfence_wire::{
     conn::Conn,
@@ -97,6 +99,8 @@ fn converse(
         McpRequest::Session { .. }
         | McpRequest::Waiting
         | McpRequest::Decide { .. }
+        | McpRequest::ApproveFor { .. }
+        | McpRequest::Revoke { .. }
         | McpRequest::Dashboard => None,
         McpRequest::Journal { .. } => Some(&sessions.journals),
         _ => Some(&sessions.questions),
@@ -123,6 +127,44 @@ fn converse(
             let decided = decided.inspect_err(|why| refused("a decision about a waiting call is", why));
             decided.map_or_else(|e| failed(e.to_string()), |call| McpReply::Decided { call })
         }
+        // It reaches other sessions' calls: whoever one of their clients started gives none, whichever call it names.
+        McpRequest::ApproveFor { call, standing } => {
+            let facts = sessions
+                .may_approve(uid, conn.stream(), &still)
+                .and_then(|()| sessions.peers.facts(uid, conn.stream(), &still));
+            match facts {
+                Err(why) => {
+                    refused("an approval of more than one call is", &why);
+                    failed(why.to_string())
+                }
+                Ok(facts) => match sessions.writer.wait(uid, still) {
+                    None => return Err(FrameError::Closed),
+                    Some(lane) => {
+                        let who = Decider::Process { uid, facts };
+                        let given = sessions.approve_for(&call, &standing, &who, lane);
+                        if let Err(NotApproved::Refused(why)) = &given {
+                            refused("an approval of more than one call is", why);
+                        }
+                        given.map_or_else(
+                            |error| failed(chain(&error)),
+                            |(call, approval)| McpReply::Stands { call, approval },
+                        )
+                    }
+                },
+            }
+        }
+        McpRequest::Revoke { approval } => match sessions.may_approve(uid, conn.stream(), &still) {
+            Err(why) => {
+                refused("the end of an approval is", &why);
+                failed(why.to_string())
+            }
+            Ok(()) => match sessions.writer.wait(uid, still) {
+                None => return Err(FrameError::Closed),
+                Some(lane) => sessions
+                    .revoke_approval(viewer, &approval, &format!("uid {uid}, command line"), lane)
+                    .map_or_else(|error| failed(chain(&error)), |approval| McpReply::Revoked { approval }),
+            },
+        },
         McpRequest::ConfirmRules { path, sha256 } => match sessions.may_approve(uid, conn.stream(), &still) {
             Err(why) => {
                 refused("a confirmation of changed rules is", &why);
@@ -253,6 +295,7 @@ fn converse(
                     Ok(row.into_iter().collect())
                 }
                 McpRequest::Sessions { limit } => reader.sessions(viewer, limit),
+                McpRequest::Approvals => reader.approvals(viewer, clock::now_micros()),
                 McpRequest::PendingRules => reader.pending_rules(viewer),
                 McpRequest::Inventory { server } => reader.inventory(viewer, server.as_deref()),
                 McpRequest::PendingTools => tools::pending(reader, viewer),
@@ -307,7 +350,7 @@ fn of_session(
 }
 
 /// One call, whole, with what the kernel saw of it as `events`, and in `events_cut` whether that is not all; and what of a rule
-/// about calls like it can be said, as `suggested_rule`.
+/// about calls like it can be said, as `suggested_rule`, and of an exception, as `suggested_exception`.
 ///
 /// # Errors
 /// Those of the store.
@@ -321,6 +364,7 @@ pub(crate) fn detail(
     row["events"] = serde_json::json!(events);
     row["events_cut"] = cut.into();
     row["suggested_rule"] = suggested(&row);
+    row["suggested_exception"] = exceptions::suggested(&row);
     Ok(Some(row))
 }
 

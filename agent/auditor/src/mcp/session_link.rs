@@ -6,7 +6,7 @@ use super::{
     link::{Link, LinkWriter},
     origin::Origin,
     sessions::{Linked, Sessions},
-    waiting::{ARGUMENTS, TOO_MANY},
+    waiting::{ARGUMENTS, KnownCall, Origin, TOO_MANY},
     watchers::Change,
 };
 use crate::shared::lock;
@@ -22,6 +22,7 @@ use ringfence_base::{clock, error::chain, quota::Permit};
 use ringfence_session::{journal::is_name, reload};
 use ringfence_store as store;
 use ringfence_wire::{
+    approvals::Fingerprint,
     conn::Conn,
     frame::FrameError,
     mcp::{MAX_UPDATE, McpReply, SessionOrder, SessionUpdate, WaitingCall},
@@ -285,7 +286,8 @@ fn serve_session(
         }
         match message {
             None | Some(SessionUpdate::Grew) => {}
-            Some(SessionUpdate::Paused { call, until }) => {
+            Some(SessionUpdate::Paused { call, until, fingerprint }) => {
+                let fingerprint = fingerprint.filter(Fingerprint::is_whole);
                 let server = intake.server().to_owned();
                 let Some(waiting) = describe(sessions, server, session, &call, until) else {
                     // Nobody could be shown it, and nobody should wait for it.
@@ -293,7 +295,20 @@ fn serve_session(
                     link.send(&SessionOrder::Decide { call, approve: false, by })?;
                     continue;
                 };
-                if sessions.waiting.add(waiting, uid, client, Arc::clone(link)) {
+                let known = KnownCall {
+                    call: call.clone(),
+                    session: session.to_owned(),
+                    uid,
+                    governed,
+                    fingerprint: fingerprint.clone(),
+                    decided_by: String::new(),
+                };
+                if let Some(by) = sessions.standing_answer(&known, still) {
+                    link.send(&SessionOrder::Decide { call, approve: true, by })?;
+                    continue;
+                }
+                let from = Origin { uid, client, governed, fingerprint };
+                if sessions.waiting.add_from(waiting, from, Arc::clone(link)) {
                     sessions.notify(uid, Change::Call(call));
                 } else {
                     let by = TOO_MANY.to_owned();

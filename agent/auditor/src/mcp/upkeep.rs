@@ -198,7 +198,7 @@ fn heads_of(db: &str, row: &Row) -> Vec<Head> {
         Ok(Entry::Removed(Checkpoint { session, last, head: hash, .. })) => {
             Some(head(Of::Session(session), last, &hash))
         }
-        Ok(Entry::Rule(_) | Entry::Tool(_) | Entry::Folded { .. }) | Err(_) => None,
+        Ok(Entry::Rule(_) | Entry::Tool(_) | Entry::Approval(_) | Entry::Folded { .. }) | Err(_) => None,
     };
     named.into_iter().chain([own]).collect()
 }

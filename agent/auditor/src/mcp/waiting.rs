@@ -6,6 +6,7 @@ use ringfence_base::{
     quota::{Owners, Refusals},
 };
 use ringfence_wire::{
+    approvals::Fingerprint,
     audit::PeerFacts,
     mcp::{SessionOrder, WaitingCall},
 };
@@ -36,7 +37,7 @@ const MOST_LISTED: usize = MOST_PER_USER;
 /// Fewest bytes of an id's beginning that name it.
 const LEAST_NAMED: usize = 4;
 /// Most bytes of what is looked for: those of an id. What is longer names none, and is not on record in full.
-const MOST_NAMED: usize = 36;
+pub(super) const MOST_NAMED: usize = 36;
 
 /// The first process. Everybody descends from it: as a session's client (the interceptor's parent is gone, or never was
 /// another) it says of nobody that they are the client's own.
@@ -50,10 +51,49 @@ struct Held {
     /// Whose the id was when the call began to wait.
     owner: u32,
     client: u32,
+    governed: bool,
+    fingerprint: Option<Fingerprint>,
     link: Link,
 }
 
+/// Where a call comes from that waits.
+#[derive(Debug, Clone)]
+pub struct Origin {
+    /// Whose it is.
+    pub uid: u32,
+    /// The process that started its interceptor.
+    pub client: u32,
+    /// Whether that is in a container.
+    pub governed: bool,
+    /// What it says of the call.
+    pub fingerprint: Option<Fingerprint>,
+}
+
+/// A call that waits, and what is known by which another is told to be the same.
+#[derive(Debug, Clone)]
+pub(super) struct KnownCall {
+    /// Its whole id.
+    pub(super) call: String,
+    pub(super) session: String,
+    pub(super) uid: u32,
+    pub(super) governed: bool,
+    pub(super) fingerprint: Option<Fingerprint>,
+    /// How the record names whoever asked for this; empty where nobody did.
+    pub(super) decided_by: String,
+}
+
 impl Held {
+    fn known(&self, decided_by: String) -> KnownCall {
+        KnownCall {
+            call: self.call.id.clone(),
+            session: self.call.session.clone(),
+            uid: self.uid,
+            governed: self.governed,
+            fingerprint: self.fingerprint.clone(),
+            decided_by,
+        }
+    }
+
     fn is_for(&self, uid: u32) -> bool {
         uid == 0 || self.uid == uid
     }
@@ -169,8 +209,15 @@ impl Waiting {
         Self { refusals: Refusals::new(owners.clone()), owners, held: Mutex::default() }
     }
 
+    /// A call begins to wait of whose interceptor nothing more is known.
+    #[cfg(test)]
+    pub(super) fn add(&self, call: WaitingCall, uid: u32, client: u32, link: Link) -> bool {
+        self.add_from(call, Origin { uid, client, governed: false, fingerprint: None }, link)
+    }
+
     /// A call begins to wait, or waits on until another time. `false`: too many of this user's do already, or of all users'.
-    pub fn add(&self, call: WaitingCall, uid: u32, client: u32, link: Link) -> bool {
+    pub fn add_from(&self, call: WaitingCall, from: Origin, link: Link) -> bool {
+        let Origin { uid, client, governed, fingerprint } = from;
         let call = bounded(call);
         let owner = self.owners.of(uid);
         let displaced = {
@@ -181,7 +228,7 @@ impl Waiting {
                 let Some(displaced) = room_for(&held, owner) else { return false };
                 displaced.and_then(|id| held.remove(&id))
             };
-            held.insert(call.id.clone(), Held { call, uid, owner, client, link });
+            held.insert(call.id.clone(), Held { call, uid, owner, client, governed, fingerprint, link });
             displaced
         };
         if let Some(Held { call, link, .. }) = displaced {
@@ -244,36 +291,82 @@ impl Waiting {
     /// # Errors
     /// [`Refused`]; the call waits on, unless it is gone.
     pub fn decide(&self, named: &str, approve: bool, who: &Decider) -> Result<String, Refused> {
+        self.decide_by(named, approve, who, None)
+    }
+
+    /// The same; `approval` is what stands from now on for calls like it, for the record.
+    pub(super) fn decide_by(
+        &self,
+        named: &str,
+        approve: bool,
+        who: &Decider,
+        approval: Option<&str>,
+    ) -> Result<String, Refused> {
         let held = {
             let mut all = self.lock();
-            let id = whole(&all, named, who.uid())?;
-            let (owner, client) = all.get(&id).map_or((0, 0), |held| (held.uid, held.client));
-            if who.uid() != 0 && who.uid() != owner {
-                return Err(Refused::NotYours { owner });
-            }
-            if let Decider::Process { facts, .. } = who {
-                if facts.governed {
-                    return Err(Refused::Governed);
-                }
-                if client > FIRST && facts.lineage.contains(&client) {
-                    return Err(Refused::Descendant { client });
-                }
-            }
-            // Late: the interceptor is about to say so, or did.
-            if all.get(&id).is_some_and(|held| clock::now_micros() >= held.call.until) {
-                return Err(Refused::Gone(id));
-            }
+            let id = decidable(&all, named, who)?;
             all.remove(&id).ok_or_else(|| Refused::Gone(named.to_owned()))?
         };
-        let by = who.name(held.uid, held.client);
+        let mut by = who.name(held.uid, held.client);
+        if let Some(approval) = approval {
+            by += &format!(", approval {approval}");
+        }
         let order = SessionOrder::Decide { call: held.call.id.clone(), approve, by };
         held.link.send(&order).map_err(|_| Refused::Lost)?;
         Ok(held.call.id)
     }
 
+    /// A call that may be decided, which waits on.
+    ///
+    /// # Errors
+    /// Those of [`Self::decide`].
+    pub(super) fn known(&self, named: &str, who: &Decider) -> Result<KnownCall, Refused> {
+        let all = self.lock();
+        let id = decidable(&all, named, who)?;
+        let held = all.get(&id).ok_or_else(|| Refused::Gone(named.to_owned()))?;
+        Ok(held.known(who.name(held.uid, held.client)))
+    }
+
+    /// All calls of a user that wait.
+    pub(super) fn known_of(&self, uid: u32) -> Vec<KnownCall> {
+        let all = self.lock();
+        all.values().filter(|held| held.uid == uid).map(|held| held.known(String::new())).collect()
+    }
+
+    /// Lets a call go on that an approval answers, by those words. If it waits no longer somebody was faster; if its interceptor is
+    /// gone it waits for nobody.
+    pub(super) fn let_go(&self, call: &str, by: String) {
+        let held = self.lock().remove(call);
+        if let Some(Held { call, link, .. }) = held {
+            let _ = link.send(&SessionOrder::Decide { call: call.id, approve: true, by });
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Held>> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The whole id of the call that is named, if it waits and may be decided.
+fn decidable(all: &HashMap<String, Held>, named: &str, who: &Decider) -> Result<String, Refused> {
+    let id = whole(all, named, who.uid())?;
+    let (owner, client) = all.get(&id).map_or((0, 0), |held| (held.uid, held.client));
+    if who.uid() != 0 && who.uid() != owner {
+        return Err(Refused::NotYours { owner });
+    }
+    if let Decider::Process { facts, .. } = who {
+        if facts.governed {
+            return Err(Refused::Governed);
+        }
+        if client > FIRST && facts.lineage.contains(&client) {
+            return Err(Refused::Descendant { client });
+        }
+    }
+    // Late: the interceptor is about to say so, or did.
+    if all.get(&id).is_some_and(|held| clock::now_micros() >= held.call.until) {
+        return Err(Refused::Gone(id));
+    }
+    Ok(id)
 }
 
 /// Whether there is room for one more call of `owner`, and which has to go for it.

@@ -1,7 +1,7 @@
 //! The REST API: routes, their parameters, their answers.
 
 use super::{
-    assets,
+    approvals, assets,
     dashboard::Dashboard,
     feed, gate, live,
     params::{self, CallQuery, StderrParams, filter},
@@ -9,10 +9,7 @@ use super::{
     rule_changes, rules, tools,
     work::{ask, blocking},
 };
-use crate::mcp::{
-    server,
-    waiting::{Decider, Refused},
-};
+use crate::mcp::{server, waiting::Decider};
 use axum::{
     Extension, Json, Router,
     body::Bytes,
@@ -20,10 +17,14 @@ use axum::{
     http::{Method, StatusCode, Uri},
     middleware,
     response::{IntoResponse, Response},
-    routing::{get, patch, post},
+    routing::{delete, get, patch, post},
 };
+use ringfence_base::clock;
 use ringfence_store::{CallFilter, Reader, SessionReader, Viewer};
-use ringfence_wire::tool_call::{Named as _, Outcome};
+use ringfence_wire::{
+    approvals::Standing,
+    tool_call::{Named as _, Outcome},
+};
 use serde_json::{Value, json};
 use std::{sync::Arc, time::Duration};
 use tokio::time;
@@ -64,6 +65,8 @@ pub(super) fn router(dashboard: Arc<Dashboard>) -> Router {
         .route("/api/tools/approve", post(tools::approve))
         .route("/api/tools/reject", post(tools::reject))
         .route("/api/waiting", get(waiting))
+        .route("/api/approvals", get(approvals::list))
+        .route("/api/approvals/{id}", delete(approvals::revoke))
         .route("/api/stats", get(stats))
         .route("/metrics", get(metrics))
         .route("/ws/live", get(live::upgrade))
@@ -199,43 +202,50 @@ async fn metrics(State(dashboard): Shared, Extension(viewer): Asking) -> Result<
 }
 
 async fn approve(shared: Shared, viewer: Asking, id: Path<String>, body: Bytes) -> Answer {
-    decide(shared, viewer, id, &body, true).await
+    let standing = params::approval(&body, clock::now_micros())?;
+    decide(shared, viewer, id, Wanted::Approve(standing)).await
 }
 
 async fn deny(shared: Shared, viewer: Asking, id: Path<String>, body: Bytes) -> Answer {
-    decide(shared, viewer, id, &body, false).await
+    params::empty(&body, "deny")?;
+    decide(shared, viewer, id, Wanted::Deny).await
+}
+
+/// What a person decides.
+enum Wanted {
+    /// This call goes on, and others like it where that is said.
+    Approve(Option<Standing>),
+    Deny,
 }
 
 async fn decide(
     State(dashboard): Shared,
     Extension(viewer): Asking,
     Path(id): Path<String>,
-    body: &[u8],
-    approve: bool,
+    decision: Wanted,
 ) -> Answer {
-    params::empty(body, if approve { "approve" } else { "deny" })?;
     let wanted = id.clone();
     let row = ask(&dashboard, move |reader| reader.listed(viewer, &wanted)).await?;
     if row.is_none() {
         return Err(no_call(&id));
     }
-    let (shared, call) = (Arc::clone(&dashboard.sessions), id.clone());
-    blocking(move || {
-        let who = Decider::Dashboard { uid: viewer.0 };
-        let decided = shared.waiting.decide(&call, approve, &who);
-        decided.map(drop).map_err(|refused| {
-            let status = match refused {
-                Refused::NotYours { .. }
-                | Refused::Descendant { .. }
-                | Refused::Governed
-                | Refused::Unknown(_) => StatusCode::FORBIDDEN,
-                Refused::Gone(_) | Refused::Unclear(_) | Refused::Lost => StatusCode::CONFLICT,
-            };
-            Refusal::new(status, format!("{}.", sentence(&refused.to_string())))
+    let approve = matches!(decision, Wanted::Approve(_));
+    let mut approval = None;
+    if let Wanted::Approve(Some(standing)) = decision {
+        approval = Some(approvals::give(&dashboard, viewer, id.clone(), standing).await?);
+    } else {
+        let (shared, call) = (Arc::clone(&dashboard.sessions), id.clone());
+        blocking(move || {
+            let who = Decider::Dashboard { uid: viewer.0 };
+            shared.waiting.decide(&call, approve, &who).map(drop).map_err(approvals::refusal)
         })
-    })
-    .await?;
-    outcome(&dashboard, viewer, &id, approve).await
+        .await?;
+    }
+    let Json(mut answer) = outcome(&dashboard, viewer, &id, approve).await?;
+    if let Some(approval) = approval {
+        answer["approval"] = approval;
+    }
+    Ok(Json(answer))
 }
 
 /// What became of it, by the interceptor's own record: its clock may have run out at the same moment.

@@ -23,6 +23,8 @@ const FILES: &[(&str, &str, &str)] = &[
     ("/inventory.js", JS, include_str!("page/inventory.js")),
     ("/sessions.js", JS, include_str!("page/sessions.js")),
     ("/rules.js", JS, include_str!("page/rules.js")),
+    ("/standing.js", JS, include_str!("page/standing.js")),
+    ("/exceptions.js", JS, include_str!("page/exceptions.js")),
 ];
 
 /// The module that is made from what the dashboard knows of rules.

@@ -51,7 +51,7 @@ pub(super) async fn pass(
             // Absent for the page's own files: a handler that needs it has none to give away.
             viewer.and_then(|viewer| request.extensions_mut().insert(viewer));
             let wanted = match *request.method() {
-                _ if changes_rules(&request) => For::Change,
+                _ if changes(&request) => For::Change,
                 Method::POST => For::Decision,
                 _ => For::Question,
             };
@@ -81,11 +81,12 @@ fn describe(request: &Request) -> String {
     format!("{:.16} {path:?} of the dashboard", request.method().as_str())
 }
 
-/// Whether a request is to change rules or pins, or what is in force of them.
-fn changes_rules(request: &Request) -> bool {
+/// Whether a request is to change rules, pins, what is in force of them, or approvals that stand.
+fn changes(request: &Request) -> bool {
+    const OF: [&str; 4] = ["/api/rules", "/api/tools", "/api/servers", "/api/approvals"];
     let writes = [Method::POST, Method::PATCH, Method::DELETE].contains(request.method());
     let path = request.uri().path();
-    writes && ["/api/rules", "/api/tools", "/api/servers"].iter().any(|of| path.starts_with(of))
+    writes && OF.iter().any(|of| path.starts_with(of))
 }
 
 /// Who asks, where that matters.
@@ -114,7 +115,7 @@ fn check(dashboard: &Dashboard, request: &Request) -> Result<Option<Viewer>, Ref
         ));
     }
     dashboard.sessions.used.store(true, Ordering::Relaxed);
-    if (request.method() == Method::POST || changes_rules(request)) && !is_json(headers) {
+    if (request.method() == Method::POST || changes(request)) && !is_json(headers) {
         let error = format!("A {} needs the header Content-Type: application/json.", request.method());
         return Err(Refusal::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, error));
     }

@@ -4,6 +4,7 @@
 //! question of each, so that neither a slow disk nor a slow question holds the others up.
 
 mod api;
+mod approvals;
 mod assets;
 mod dashboard;
 mod feed;

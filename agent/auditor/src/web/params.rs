@@ -9,7 +9,9 @@ use axum::{
     },
     http::StatusCode,
 };
+use ringfence_base::clock;
 use ringfence_store::CallFilter;
+use ringfence_wire::approvals::{ApprovalScope, Standing};
 use serde::Deserialize;
 
 /// Rows where nobody says how many.
@@ -103,6 +105,65 @@ pub fn empty(body: &[u8], verb: &str) -> Result<(), Refusal> {
     Ok(())
 }
 
+/// The body of an approval.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Approval {
+    #[serde(default)]
+    scope: Option<Scope>,
+    /// RFC 3339.
+    #[serde(default)]
+    until: Option<String>,
+    #[serde(default)]
+    seconds: Option<u32>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Scope {
+    Once,
+    Arguments,
+    Session,
+    Tool,
+}
+
+/// The body of an approval that is given `now`, µs since 1970: for which calls beside the one, if for others.
+///
+/// # Errors
+/// It is no such object, or says two things at once.
+pub fn approval(body: &[u8], now: i64) -> Result<Option<Standing>, Refusal> {
+    let refuse = |why: &str| Err(Refusal::new(StatusCode::BAD_REQUEST, why.to_owned()));
+    if body.is_empty() {
+        return Ok(None);
+    }
+    // A list would be read as the values in their order.
+    let is_object = body.trim_ascii_start().starts_with(b"{");
+    let Some(Ok(Approval { scope, until, seconds })) = is_object.then(|| serde_json::from_slice(body)) else {
+        return refuse(
+            "The body of approve is empty, or an object with \"scope\" (once, arguments, session or tool) and \"until\" (RFC 3339) or \"seconds\".",
+        );
+    };
+    let scope = match scope.unwrap_or(Scope::Once) {
+        Scope::Once if until.is_some() || seconds.is_some() => {
+            return refuse("An approval of one call has no time: it counts at once, and only once.");
+        }
+        Scope::Once => return Ok(None),
+        Scope::Arguments => ApprovalScope::Arguments,
+        Scope::Session => ApprovalScope::Session,
+        Scope::Tool => ApprovalScope::Tool,
+    };
+    let until = match (until, seconds) {
+        (Some(_), Some(_)) => return refuse("An approval has \"until\" or \"seconds\", not both."),
+        (Some(text), None) => match clock::from_rfc3339(&text) {
+            Some(until) => Some(until),
+            None => return refuse("\"until\" is a time as RFC 3339 has it: 2026-01-31T17:30:00Z."),
+        },
+        (None, Some(seconds)) => Some(now.saturating_add(i64::from(seconds).saturating_mul(1_000_000))),
+        (None, None) => None,
+    };
+    Ok(Some(Standing { scope, until }))
+}
+
 /// Which change is confirmed.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -111,4 +172,36 @@ pub struct Confirmation {
     pub path: String,
     /// The hash of its text.
     pub sha256: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::approval;
+    use ringfence_wire::approvals::{ApprovalScope, Standing};
+
+    #[test]
+    fn an_approval_is_for_one_call_unless_its_body_says_more() {
+        let of = |body: &str| approval(body.as_bytes(), 1_000_000).ok();
+        for once in ["", "{}", r#"{"scope":"once"}"#, r#"{"scope":null}"#] {
+            assert_eq!(of(once), Some(None), "{once}");
+        }
+        let standing = |scope, until| Some(Some(Standing { scope, until }));
+        assert_eq!(of(r#"{"scope":"session"}"#), standing(ApprovalScope::Session, None));
+        assert_eq!(of(r#"{"scope":"tool","seconds":2}"#), standing(ApprovalScope::Tool, Some(3_000_000)));
+        let until = r#"{"scope":"arguments","until":"1970-01-01T00:00:05Z"}"#;
+        assert_eq!(of(until), standing(ApprovalScope::Arguments, Some(5_000_000)));
+        for refused in [
+            "[]",
+            "x",
+            r#"{"scope":"all"}"#,
+            r#"{"seconds":5}"#,
+            r#"{"scope":"once","until":"1970-01-01T00:00:05Z"}"#,
+            r#"{"scope":"tool","seconds":-1}"#,
+            r#"{"scope":"tool","seconds":1,"until":"1970-01-01T00:00:05Z"}"#,
+            r#"{"scope":"tool","until":"tomorrow"}"#,
+            r#"{"scope":"tool","for":1}"#,
+        ] {
+            assert_eq!(of(refused), None, "{refused}");
+        }
+    }
 }

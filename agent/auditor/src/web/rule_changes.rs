@@ -80,7 +80,8 @@ impl From<NotChanged> for Refusal {
                 let text = format!("{}.", sentence(&chain(&why)));
                 return Self::new(StatusCode::SERVICE_UNAVAILABLE, text);
             }
-            NotChanged::Invalid(_) | NotChanged::Refused(Changed::Renamed | Changed::TooManyPatterns(_)) => {
+            NotChanged::Invalid(_)
+            | NotChanged::Refused(Changed::Renamed | Changed::OtherKind | Changed::TooManyPatterns(_)) => {
                 StatusCode::UNPROCESSABLE_ENTITY
             }
             NotChanged::Refused(Changed::Loosens(_)) => {
@@ -103,8 +104,10 @@ pub(super) async fn add(
     how: HowQuery,
     posted: Body<NewRule>,
 ) -> Answer {
-    let rule = validate(params::body(posted)?)?;
-    make(dashboard, viewer, RuleChange::Add { rule }, (how, false)).await
+    let posted = params::body(posted)?;
+    let agreed = posted.agreed;
+    let rule = validate(posted)?;
+    make(dashboard, viewer, RuleChange::Add { rule }, (how, agreed)).await
 }
 
 /// Changes a rule: what it has, whether it is on, or where it is. One of the three at a time, as the ledger has them.

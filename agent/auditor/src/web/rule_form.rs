@@ -6,6 +6,7 @@ use super::refusal::{Refusal, sentence};
 use crate::mcp::rule_changes;
 use axum::http::StatusCode;
 use ringfence_wire::{
+    exception::Exception,
     mcp::{Conditions, StoredRule},
     tool_call::{Action, Named as _, Operation, Recorded},
 };
@@ -82,6 +83,11 @@ pub struct NewRule {
     #[serde(default, deserialize_with = "list_or_text")]
     operation_types: Option<Vec<Recorded<Operation>>>,
     action: Recorded<Action>,
+    #[serde(default)]
+    exception: Option<Exception>,
+    /// A person agreed that calls are judged more mildly.
+    #[serde(default)]
+    pub(super) agreed: bool,
 }
 
 fn list_or_text<'de, D: Deserializer<'de>>(
@@ -117,8 +123,17 @@ pub fn validate(posted: NewRule) -> Result<StoredRule, Refusal> {
 fn stored(posted: NewRule) -> StoredRule {
     // A form sends empty texts for what was left out.
     let text = |value: Option<String>| value.filter(|text| !text.trim().is_empty());
-    let NewRule { name, description, tool_pattern, server_pattern, min_risk_score, operation_types, action } =
-        posted;
+    let NewRule {
+        name,
+        description,
+        tool_pattern,
+        server_pattern,
+        min_risk_score,
+        operation_types,
+        action,
+        exception,
+        agreed: _,
+    } = posted;
     StoredRule {
         name: name.trim().to_owned(),
         description: description.unwrap_or_default(),
@@ -129,6 +144,7 @@ fn stored(posted: NewRule) -> StoredRule {
             operation_types,
         },
         action,
+        exception,
     }
 }
 

@@ -37,6 +37,10 @@ use supervisor::WorkerSupervisor;
 
 /// How long workers may take to finish what is under way when the daemon ends.
 const STOP_TIMEOUT: Duration = Duration::from_secs(22);
+/// An end that takes longer than this is explained; how often it is looked at meanwhile; how long workers that were killed may take.
+const SILENCE: Duration = Duration::from_secs(1);
+const LOOK: Duration = Duration::from_millis(50);
+const KILLED: Duration = Duration::from_secs(5);
 
 /// All agents.
 #[derive(Debug, Default)]
@@ -168,7 +172,8 @@ impl Agents {
     }
 
     /// Ends all workers, and waits until they have. `leave`: their sockets are for the next daemon, where they can be kept.
-    pub fn stop(&self, leave: bool) {
+    /// What takes longer than a moment is logged; once `hurries` says so, which is asked meanwhile, what is under way is cut off.
+    pub fn stop(&self, leave: bool, hurries: impl Fn() -> bool) {
         let mut running = self.running();
         running.closed = true;
         let mut supervisors: Vec<_> = std::mem::take(&mut running.by_name).into_values().collect();
@@ -178,10 +183,33 @@ impl Agents {
         // They were told before.
         supervisors.extend(std::mem::take(&mut running.ending).into_values());
         drop(running);
-        let until = Instant::now() + STOP_TIMEOUT;
-        for supervisor in supervisors {
-            supervisor.wait_until_over(until);
+        wait_until_over(&supervisors, hurries);
+    }
+}
+
+fn wait_until_over(supervisors: &[Arc<WorkerSupervisor>], hurries: impl Fn() -> bool) {
+    let (begun, mut is_said, mut is_cut) = (Instant::now(), false, false);
+    let mut until = begun + STOP_TIMEOUT;
+    loop {
+        let left: Vec<&Arc<WorkerSupervisor>> =
+            supervisors.iter().filter(|supervisor| !supervisor.is_over()).collect();
+        let Some(first) = left.first().filter(|_| Instant::now() < until) else { return };
+        if !is_said && begun.elapsed() >= SILENCE {
+            is_said = true;
+            let names: Vec<&str> = left.iter().map(|supervisor| supervisor.name.as_str()).collect();
+            tracing::info!(
+                "waiting up to {} s for what is under way at {}; a second signal cuts it off",
+                STOP_TIMEOUT.as_secs(),
+                names.join(", ")
+            );
         }
+        if !is_cut && hurries() {
+            (is_cut, is_said) = (true, true);
+            tracing::info!("stopping at once: what is under way is cut off");
+            left.iter().for_each(|supervisor| supervisor.kill());
+            until = Instant::now() + KILLED;
+        }
+        first.wait_until_over(until.min(Instant::now() + LOOK));
     }
 }
 

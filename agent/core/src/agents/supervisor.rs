@@ -14,8 +14,9 @@ use ringfence_wire::{
     agent::{AgentCounts, Supervisor},
     status::{AgentProcess, AgentState},
 };
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::{
-    os::unix::net::UnixStream,
+    os::{fd::OwnedFd, unix::net::UnixStream},
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
@@ -23,7 +24,7 @@ use std::{
 /// See the module.
 #[derive(Debug)]
 pub(super) struct WorkerSupervisor {
-    name: String,
+    pub(super) name: String,
     paths: Paths,
     store: Arc<Store>,
     inner: Mutex<Inner>,
@@ -56,6 +57,8 @@ struct Inner {
     counts: AgentCounts,
     /// The core's end of the worker's socket, to tell it to stop.
     worker: Option<UnixStream>,
+    /// The worker itself, to end it.
+    handle: Option<OwnedFd>,
 }
 
 impl WorkerSupervisor {
@@ -77,6 +80,7 @@ impl WorkerSupervisor {
             missing_port: None,
             counts: AgentCounts::default(),
             worker: None,
+            handle: None,
             plan,
         };
         let name = inner.plan.config.name.clone();
@@ -143,6 +147,16 @@ impl WorkerSupervisor {
         self.stop();
     }
 
+    /// The worker that is to end is not to take its time.
+    pub(super) fn kill(&self) {
+        let inner = self.inner();
+        if let Some(handle) = &inner.handle
+            && let Err(error) = pidfd_send_signal(handle, Signal::KILL)
+        {
+            tracing::debug!("agent {}: its worker cannot be killed: {error}", self.name);
+        }
+    }
+
     /// Whether it has, and its sockets are gone or left.
     pub(super) fn is_over(&self) -> bool {
         self.inner().over
@@ -199,7 +213,7 @@ impl WorkerSupervisor {
             let since = Instant::now();
             let ended = self.run_worker(server, &plan, &mut sockets);
             let mut inner = self.inner();
-            (inner.pid, inner.worker) = (None, None);
+            (inner.pid, inner.worker, inner.handle) = (None, None, None);
             inner.counts.worker.runtime = false;
             inner.counts.worker.busy = false;
             if inner.stop || inner.renewed {
@@ -305,6 +319,11 @@ impl WorkerSupervisor {
                 let mut inner = self.inner();
                 (inner.pid, inner.uid) = (Some(pid), Some(uid));
                 inner.worker = link.try_clone().ok();
+                // It is ours to wait for, and was not: the number is its own.
+                inner.handle = i32::try_from(pid)
+                    .ok()
+                    .and_then(Pid::from_raw)
+                    .and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
                 // Told before there was somebody to tell.
                 if inner.stop || inner.renewed {
                     inner.tell_to_stop(&self.name);

@@ -79,6 +79,7 @@ impl<S: Write, C: Write> Session<S, C> {
             let mut other = None;
             if !body.iter().all(u8::is_ascii_whitespace) {
                 // Before the client has the list: its next call is judged by it.
+                self.server_identity.look_at(body);
                 if hints::may_be_list(body) {
                     lock(&self.hints).take(body);
                 }

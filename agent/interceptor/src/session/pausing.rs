@@ -4,7 +4,10 @@ use super::{Decision, GRACE, Report, Session, lock};
 use crate::answer::{self, StopReason};
 use ringfence_base::clock::{now_micros as now, since_boot};
 use ringfence_session::{journal::Entry, line::Id};
-use ringfence_wire::tool_call::{Outcome, Recorded};
+use ringfence_wire::{
+    approvals::Fingerprint,
+    tool_call::{Outcome, Recorded},
+};
 use std::{
     io::{self, Write},
     sync::atomic::Ordering,
@@ -74,6 +77,12 @@ impl<S: Write, C: Write> Session<S, C> {
         late.iter().try_for_each(|call| self.decide(call, &Decision::Timeout).map(drop))
     }
 
+    /// How many requests the server has and did not answer, and how many calls wait for approval.
+    pub(crate) fn open_calls(&self) -> (u64, u64) {
+        let held = lock(&self.held).iter().count();
+        (lock(&self.outstanding).count(), held as u64)
+    }
+
     /// Ids of the calls that wait.
     pub fn waiting(&self) -> Vec<String> {
         lock(&self.held).iter().map(|(call, _)| call.clone()).collect()
@@ -82,6 +91,11 @@ impl<S: Write, C: Write> Session<S, C> {
     /// Until when a call that waits may be decided; microseconds since 1970.
     pub fn until(&self, call: &str) -> Option<i64> {
         lock(&self.held).get(call).map(|held| held.until)
+    }
+
+    /// What tells that a call that comes later is the same as one that waits.
+    pub fn fingerprint(&self, call: &str) -> Option<Fingerprint> {
+        lock(&self.held).get(call).and_then(|held| held.fingerprint.clone())
     }
 
     /// A cancellation of calls that still wait: they are dropped, and the server receives neither.

@@ -53,6 +53,7 @@ fn options() -> Options {
         store_raw: false,
         lenient: false,
         approval_timeout: Duration::from_secs(50),
+        identity: "i".into(),
         max_held_bytes: 1 << 20,
     }
 }

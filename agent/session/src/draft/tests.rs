@@ -5,6 +5,7 @@ use crate::{
     journal::{Direction, Entry, Judged},
     line::Outline,
 };
+use ringfence_wire::exception::Excepted;
 use uuid::Uuid;
 
 /// A message both ways: its line's JSON, and the entry that a reader makes of it.
@@ -12,6 +13,7 @@ fn both(raw: &str, tool: &str, refused: Option<&str>, calls: usize) -> (String, 
     let sha256 = [b'a'; 64];
     let (id, call) = (Uuid::now_v7(), Uuid::new_v4());
     let rules = [tool.to_owned(), "rule".to_owned()];
+    let exceptions = [Excepted { name: tool.to_owned(), reasons: vec!["write".to_owned()] }];
     let verdict = |index| Verdict {
         call,
         index,
@@ -21,6 +23,7 @@ fn both(raw: &str, tool: &str, refused: Option<&str>, calls: usize) -> (String, 
         reasons: &["write", "first_use"],
         action: Action::Flag,
         rules: &rules[..index as usize % 3],
+        exceptions: &exceptions[..index as usize % 2],
     };
     let verdicts: Vec<Verdict<'_>> = (0..calls as u32).map(verdict).collect();
     let outline = refused.map(|refused| Outline { id: "\"x\"".into(), member: refused.to_owned() });
@@ -48,6 +51,7 @@ fn both(raw: &str, tool: &str, refused: Option<&str>, calls: usize) -> (String, 
         reasons: vec!["write".into(), "first_use".into()],
         action: "flag".into(),
         rules: rules[..index as usize % 3].to_vec(),
+        exceptions: exceptions[..index as usize % 2].to_vec(),
     });
     let entry = Entry::Message {
         id: id.to_string(),

@@ -16,6 +16,10 @@ pub(crate) const LONGEST_RAW: usize = 2 << 20;
 pub const LONGEST_TEXT: usize = 4 << 10;
 /// Bytes of all of a call's reasons, and of all rules that asked for what was decided.
 const LONGEST_LIST: usize = 16 << 10;
+/// Most exceptions of a call, and reasons of one; a call has fewer reasons.
+const MOST_EXCEPTIONS: usize = 32;
+/// Bytes of the name of an exception, or of a reason.
+const LONGEST_NAME: usize = 100;
 
 /// What the store does for an entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -221,7 +225,12 @@ impl Row {
             }
             Self::Call(row) => {
                 let judged = &row.judged;
-                row.arguments.len() + judged.tool.len() + each(&judged.reasons) + each(&judged.rules)
+                let excepted = judged.exceptions.iter().map(|one| one.name.len() + each(&one.reasons));
+                row.arguments.len()
+                    + judged.tool.len()
+                    + each(&judged.reasons)
+                    + each(&judged.rules)
+                    + excepted.sum::<usize>()
             }
             Self::Answer { result, error, .. } => of(result) + of(error),
             Self::Decision { by, .. } => of(by),
@@ -310,10 +319,20 @@ pub fn cut(text: &mut String) {
     }
 }
 
+/// A name, which is short: what is longer is none of ours.
+fn cut_name(text: &mut String) {
+    text.truncate(text.floor_char_boundary(LONGEST_NAME));
+}
+
 /// What was judged, with no more of each text than that.
 pub(crate) fn cut_judged(judged: &mut Judged) {
     let words = [judged.operation.other_mut(), judged.action.other_mut()];
     words.into_iter().flatten().chain([&mut judged.tool]).for_each(cut);
+    judged.exceptions.truncate(MOST_EXCEPTIONS);
+    for excepted in &mut judged.exceptions {
+        excepted.reasons.truncate(MOST_EXCEPTIONS);
+        excepted.reasons.iter_mut().chain([&mut excepted.name]).for_each(cut_name);
+    }
     for texts in [&mut judged.reasons, &mut judged.rules] {
         texts.iter_mut().for_each(cut);
         let mut bytes = 0;

@@ -10,7 +10,7 @@ use nix::sys::signal::SigSet;
 use ringfence_base::clock::now_micros as now;
 use ringfence_client::{places as state, ready, sessions as client};
 use ringfence_interceptor::{
-    forward, guard,
+    forward, guard, identity,
     link::Link,
     rule_file::RuleFileFollower,
     seen::SeenTools,
@@ -220,6 +220,7 @@ fn intercept(args: &ServerArgs, remote: Option<Remote>, signals: SigSet) -> anyh
         }
     }
     let options = Options {
+        identity: identity::of_command(&server_name, args.profile.as_deref(), &args.command),
         server_name,
         allow_unrecorded,
         unrecorded: unrecorded.map(|error| format!("{error:#}")),

@@ -1,5 +1,6 @@
 //! `ringfence mcp`: MCP servers behind the interceptor, and what is on record of their sessions.
 
+mod exceptions;
 mod intercept;
 mod inventory;
 mod listen;

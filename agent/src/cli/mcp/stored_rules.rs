@@ -1,5 +1,6 @@
 //! `ringfence mcp rules list`, `add`, `edit` and so on: the rules of the database.
 
+use super::exceptions;
 use crate::cli::output::{self, agreed, word};
 use anyhow::{Context, bail};
 use clap::builder::PossibleValuesParser;
@@ -7,6 +8,7 @@ use ringfence_base::{clock::rfc3339, escape::line as printable};
 use ringfence_client::{places::Places, sessions as client};
 use ringfence_session::ledger::{ChangedRule, Entry, RuleState};
 use ringfence_wire::{
+    exception::EXCEPT,
     mcp::{Conditions, McpReply, McpRequest, RuleChange, StoredRule},
     tool_call::{Action, Named as _},
 };
@@ -92,6 +94,33 @@ pub(super) enum Command {
         #[command(flatten)]
         how: How,
     },
+    /// Adds an exception to the database: reasons that count nothing in the score of calls like one on record.
+    ///
+    /// Such calls are those of the same tool of the same server, with the same arguments by name and type, and no others. What does
+    /// not count by itself are the call's reasons but for those that say that something is destroyed or that nobody knows what
+    /// runs; those count unless they are named. Every rule holds all the same. It is listed, switched off and deleted as a rule is.
+    #[command(after_help = "Examples:
+  ringfence mcp rules except env_docs --like 3f2a9c1b --dry-run
+  ringfence mcp rules except env_docs --like 3f2a9c1b --reason sensitive_data --same path
+  ringfence mcp rules except clean_build --like 3f2a9c1b --reason destructive --same command")]
+    Except {
+        /// Its name: letters, digits, `_`, `-` and `.`.
+        name: String,
+        /// The call that it is made from. Its id, or its first characters.
+        #[arg(long, value_name = "CALL")]
+        like: String,
+        /// A reason that does not count; may be repeated [default: the call's, but for those that destroy].
+        #[arg(long, value_name = "REASON")]
+        reason: Vec<String>,
+        /// Only calls in which this argument has the very value that it has there; may be repeated.
+        #[arg(long, value_name = "ARGUMENT")]
+        same: Vec<String>,
+        /// What people are told about it.
+        #[arg(long, value_name = "TEXT", default_value = "")]
+        description: String,
+        #[command(flatten)]
+        how: How,
+    },
     /// Changes what a rule of the database is about or asks for; what is not named stays.
     #[command(
         after_help = "Example:\n  ringfence mcp rules edit no_drops --server 'postgres*' --action pause"
@@ -165,11 +194,24 @@ pub(super) fn run(command: &Command) -> anyhow::Result<ExitCode> {
                 description: String::new(),
                 conditions: Conditions::default(),
                 action: action.as_str().into(),
+                exception: None,
             };
             if let Some(call) = like {
                 rule.conditions = conditions_like(&places, call)?;
             }
             about.apply(&mut rule);
+            change(&places, &RuleChange::Add { rule }, how)
+        }
+        Command::Except { name, like, reason, same, description, how } => {
+            let places = places(&how.source)?;
+            let exception = exceptions::like(&call(&places, like)?, reason, same)?;
+            let rule = StoredRule {
+                name: name.clone(),
+                description: description.clone(),
+                conditions: Conditions::default(),
+                action: EXCEPT.into(),
+                exception: Some(exception),
+            };
             change(&places, &RuleChange::Add { rule }, how)
         }
         Command::Edit { rule, action, about, how } => {
@@ -261,13 +303,17 @@ fn aim(row: &Value) -> anyhow::Result<(String, i64)> {
     Ok((id.context("a rule without an id")?.to_owned(), version.context("a rule without a version")?))
 }
 
-/// The conditions that a rule about calls like this one has.
-fn conditions_like(places: &Places, call: &str) -> anyhow::Result<Conditions> {
-    let found = rows(places, &McpRequest::Call { call: call.to_owned() })?;
-    let row = found.first().with_context(|| {
+/// The call of that id, whole.
+fn call(places: &Places, call: &str) -> anyhow::Result<Value> {
+    let mut found = rows(places, &McpRequest::Call { call: call.to_owned() })?;
+    found.pop().with_context(|| {
         format!("no call's id begins with {call:?}, or more than one does; `ringfence mcp calls` lists them")
-    })?;
-    serde_json::from_value(row["suggested_rule"].clone())
+    })
+}
+
+/// The conditions that a rule about calls like this one has.
+fn conditions_like(places: &Places, named: &str) -> anyhow::Result<Conditions> {
+    serde_json::from_value(call(places, named)?["suggested_rule"].clone())
         .context("the auditor suggests no rule for this call")
 }
 
@@ -338,6 +384,9 @@ fn describe_trial(out: &mut impl Write, report: &Value) -> io::Result<()> {
 
 /// The conditions of a rule in a few words.
 fn about(row: &Value) -> String {
+    if let Ok(exception) = serde_json::from_value(row["exception"].clone()) {
+        return exceptions::about(&exception);
+    }
     let mut words = Vec::new();
     let mut text = |name: &str, value: &Value| {
         if let Some(value) = value.as_str() {

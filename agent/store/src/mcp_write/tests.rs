@@ -116,6 +116,7 @@ fn a_user_s_rules_are_counted_whatever_the_id() {
             description: String::new(),
             conditions: Conditions::default(),
             action: "block".into(),
+            exception: None,
         };
         writer.add_rule(uid, &rule, 1)
     };

@@ -9,7 +9,13 @@ const BY: (&str, bool) = ("somebody", false);
 
 fn rule(name: &str, action: &str) -> StoredRule {
     let conditions = Conditions { tool_pattern: Some("x_*".into()), ..Conditions::default() };
-    StoredRule { name: name.into(), description: String::new(), conditions, action: action.into() }
+    StoredRule {
+        name: name.into(),
+        description: String::new(),
+        conditions,
+        action: action.into(),
+        exception: None,
+    }
 }
 
 struct Scene {

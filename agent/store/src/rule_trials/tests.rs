@@ -19,6 +19,7 @@ fn a_change_is_tried_on_a_users_calls() {
         description: String::new(),
         conditions: conditions.clone(),
         action: "block".into(),
+        exception: None,
     };
     let id = writer.add_rule(5, &rule("a"), 1).expect("stored").expect("new");
     let connection = writer.connection().expect("open");

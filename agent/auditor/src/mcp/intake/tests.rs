@@ -87,6 +87,7 @@ fn calls(many: usize, named: impl Fn(usize) -> String) -> Entry {
         reasons: vec![],
         action: "pass".into(),
         rules: vec![],
+        exceptions: vec![],
     };
     let call =
         |id: usize| json!({ "jsonrpc": "2.0", "id": id, "method": "tools/call", "params": { "name": "t" } });

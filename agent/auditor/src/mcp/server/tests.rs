@@ -277,6 +277,7 @@ fn rules_that_cannot_be_read_keep_nobody_else_from_theirs_and_are_sent_later() {
         description: String::new(),
         conditions: Conditions::default(),
         action: "flag".into(),
+        exception: None,
     };
     let change = |viewer: u32, change: &RuleChange| {
         let lane = sessions.writer.wait(viewer, || true).expect("the lane");
@@ -325,6 +326,7 @@ fn a_changed_rule_is_answered_however_many_rules_others_have() {
         description: String::new(),
         conditions: Conditions::default(),
         action: "flag".into(),
+        exception: None,
     };
     let lane = sessions.writer.wait(2000, || true).expect("the lane");
     let added = sessions.change_rule(Viewer(2000), &RuleChange::Add { rule }, ("a test", true), lane);

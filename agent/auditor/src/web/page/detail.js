@@ -118,7 +118,13 @@ function paint(call) {
     ),
     el("p", { class: "line" }, risk(call.risk_score), badge(call), ending(call), shown("span", {}, call.server_name), timeOf(call.requested_at)),
     waiting.buttons(call.id),
-    el("p", {}, el("a", { href: `?view=rules&like=${encodeURIComponent(call.id)}` }, "Make a rule from this call")),
+    el("p", {}, el("a", { href: `?view=rules&like=${encodeURIComponent(call.id)}` }, "Make a rule from this call"),
+      call.suggested_exception && call.risk_reasons?.length
+        ? el("a", { class: "beside", href: `?view=rules&except=${encodeURIComponent(call.id)}` }, "Make an exception from this call")
+        : null),
+    call.exceptions?.length
+      ? el("p", {}, "Not counted in its score: ", ...call.exceptions.flatMap(({ name, reasons }) => visible(`${reasons.join(", ")} (by ${name}) `)))
+      : null,
     el(
       "dl",
       {},

@@ -4,7 +4,9 @@ import { ask, post, send } from "./api.js";
 import { stats, trying } from "./app.js";
 import { CONDITIONS } from "./conditions.js";
 import { block, byId, el, shown, timeOf, visible } from "./dom.js";
+import * as exceptions from "./exceptions.js";
 import { go, href, place } from "./place.js";
+import * as standing from "./standing.js";
 
 /** How far back a change is tried that the form does not ask about, days. */
 const DAYS = 7;
@@ -26,16 +28,20 @@ export function open(main) {
     el("div", { id: "pending" }),
     el("p", { id: "rules-said", role: "status" }),
     el("div", { id: "rules", class: "list" }),
+    el("div", { id: "exception" }),
     form(),
+    el("section", { id: "standing", "aria-label": "Approvals that stand" }),
   );
   load();
+  standing.load();
   loadPending();
   moved();
 }
 
 /** The address is another one: it may name a call to make a rule from. */
 export async function moved() {
-  const { like } = place();
+  const { like, except } = place();
+  if (except) return makeException(except);
   if (!like) return;
   // Asked for once: whoever comes back to this address has a form of its own.
   go({ like: "" }, true);
@@ -46,12 +52,32 @@ export async function moved() {
   form.elements.name.focus();
 }
 
+/** A form for an exception about calls like that one. */
+async function makeException(id) {
+  go({ except: "" }, true);
+  const call = await trying(() => ask(`/api/tool-calls/${encodeURIComponent(id)}`));
+  const place = byId("exception");
+  if (!call?.suggested_exception || !place) return;
+  const leave = () => place.replaceChildren();
+  const save = async (name, body) => {
+    const made = await changed("POST", "/api/rules", body, name);
+    if (!made) return;
+    leave();
+    await load();
+    say(byId("rules-said"), `${name} is in force.`);
+  };
+  place.replaceChildren(exceptions.form(call, save, leave));
+  place.querySelector('[name="name"]').focus();
+}
+
 /** News may bring another change that waits, and calls count. */
 export function receive(message) {
   if (message.type !== "call") loadPending();
   counting ??= setTimeout(() => {
     counting = null;
-    if (byId("rules")) trying(count);
+    if (!byId("rules")) return;
+    trying(count);
+    standing.load();
   }, COUNTED);
 }
 
@@ -96,11 +122,17 @@ async function load() {
           { class: rule.enabled ? "" : "off", "data-rule": key(rule) },
           el("td", {}, el("span", { class: `verdict v-${rule.action}` }, visible(rule.action)), rule.enabled ? "" : " off"),
           shown("td", { class: "tool" }, rule.name),
-          CONDITIONS.map(({ name, kind }) => KINDS[kind].cell(rule[name])),
+          CONDITIONS.map(({ name, kind }) => {
+            const { server, tool } = rule.exception ?? {};
+            const of = { tool_pattern: tool, server_pattern: server }[name];
+            return of === undefined ? KINDS[kind].cell(rule[name]) : shown("td", { class: "pattern" }, of);
+          }),
           el("td", { class: "took", title: "calls whose verdict names the rule" }, hits(rule)),
           el("td", { class: "time" }, lastHit(rule)),
           shown("td", {}, rule.source),
-          shown("td", { class: "description" }, rule.description ?? ""),
+          rule.exception
+            ? el("td", { class: "description" }, exceptions.about(rule.exception), ...visible(rule.description ? `; ${rule.description}` : ""))
+            : shown("td", { class: "description" }, rule.description ?? ""),
           el("td", { class: "acts" }, rule.yours ? acts(rule, list) : null),
         )))),
   );
@@ -130,7 +162,8 @@ function acts(rule, list) {
   const last = Math.max(...list.filter(({ source, uid }) => source === rule.source && uid === rule.uid).map(({ place }) => place));
   const to = (place) => () => make(rule, "PATCH", { place }, "moved");
   return [
-    button("edit", "Edit", () => {
+    // An exception is another one by another call.
+    rule.exception ? null : button("edit", "Edit", () => {
       begin(rule, rule);
       byId("add-rule").scrollIntoView({ block: "nearest" });
       byId("add-rule").elements.action.focus({ preventScroll: true });
@@ -178,7 +211,7 @@ async function changed(method, path, body, name) {
 /** Asks whether a rule is to be looser, and says what that would have meant. */
 function agreed(report, name) {
   const dialog = byId("confirm");
-  byId("confirm-title").replaceChildren("Make the rule ", ...visible(name), " looser?");
+  byId("confirm-title").replaceChildren("Make the rule ", ...visible(name ?? ""), " looser?");
   byId("confirm-what").textContent = "Calls that the rule is about would be judged more mildly.";
   byId("confirm-arguments").replaceChildren(summed(report));
   const yes = byId("confirm-yes");

@@ -5,6 +5,7 @@ import { ask, post } from "./api.js";
 import { trying } from "./app.js";
 import { block, byId, el, risk, shown, visible } from "./dom.js";
 import { href } from "./place.js";
+import { choices } from "./standing.js";
 
 const UNARMED = 600;
 const cards = new Map();
@@ -67,9 +68,11 @@ function cut(call) {
     el("a", { href: href({ view: "calls", call: call.id }) }, "Show all of them"));
 }
 
-/** Approve and deny, for a call that waits. */
+/** Approve and deny, for a call that waits, and approvals of more than that. */
 function pair(id) {
   const shownAt = performance.now();
+  // A click meant for what was here a moment ago. Keys have no place, and count at once.
+  const isEarly = (event) => event.detail > 0 && performance.now() - shownAt < UNARMED;
   const button = (approve) =>
     el(
       "button",
@@ -78,30 +81,30 @@ function pair(id) {
         class: approve ? "yes" : "no",
         id: `${approve ? "approve" : "deny"}-${id}`,
         onclick: (event) => {
-          // A click meant for what was here a moment ago. Keys have no place, and count at once.
-          if (event.detail > 0 && performance.now() - shownAt < UNARMED) return;
-          decide(id, approve);
+          if (!isEarly(event)) decide(id, approve);
         },
       },
       approve ? "Approve" : "Deny",
     );
-  return el("span", { class: "pair" }, button(true), button(false));
+  const more = choices(id, (event, body) => !isEarly(event) && decide(id, true, body));
+  return el("span", { class: "pair" }, button(true), button(false), more);
 }
 
 /** The buttons for another place; nothing where the call does not wait. */
 export function buttons(id) {
   if (!find(id)) return null;
   const both = pair(id);
-  both.querySelectorAll("button").forEach((button) => (button.id = `detail-${button.id}`));
+  both.querySelectorAll("button[id]").forEach((button) => (button.id = `detail-${button.id}`));
   return both;
 }
 
-async function decide(id, approve) {
+async function decide(id, approve, body = {}) {
   const verb = approve ? "approve" : "deny";
-  document.querySelectorAll(`[id$="approve-${CSS.escape(id)}"], [id$="deny-${CSS.escape(id)}"]`).forEach((b) => (b.disabled = true));
-  const done = await trying(() => post(`/api/tool-calls/${encodeURIComponent(id)}/${verb}`));
+  const buttons = `[id$="approve-${CSS.escape(id)}"], [id$="deny-${CSS.escape(id)}"], [data-more-of="${CSS.escape(id)}"]`;
+  document.querySelectorAll(buttons).forEach((b) => (b.disabled = true));
+  const done = await trying(() => post(`/api/tool-calls/${encodeURIComponent(id)}/${verb}`, body));
   const card = cards.get(id);
-  if (card && !card.over) finish(id, card, done?.outcome);
+  if (card && !card.over) finish(id, card, done?.approval ? "approved, and others like it" : done?.outcome);
   if (!done) update(await trying(() => ask("/api/waiting")) ?? waiting);
 }
 

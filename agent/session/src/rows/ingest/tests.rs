@@ -20,6 +20,7 @@ fn message(direction: Direction, raw: &str, calls: &[(&str, &str)]) -> Entry {
             reasons: vec![],
             action: (*action).into(),
             rules: vec![],
+            exceptions: vec![],
         })
         .collect();
     Entry::Message {

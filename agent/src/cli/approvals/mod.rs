@@ -1,4 +1,7 @@
-//! `ringfence approvals`: the tool calls that wait for a person's decision.
+//! `ringfence approvals`: the tool calls that wait for a person's decision, and approvals of more than one.
+
+mod notify;
+mod standing;
 
 use anyhow::bail;
 use ringfence_base::{clock::now_micros as now, escape::line as printable};
@@ -17,14 +20,16 @@ use std::{
 
 /// Lists and decides tool calls that wait for approval.
 ///
-/// Without a subcommand it lists them, as `ringfence approvals list` does. A decision is for one call, once. Processes that the
-/// MCP client started may not decide, nor processes in a container.
+/// Without a subcommand it lists them, as `ringfence approvals list` does. A decision is for one call, once, unless `--scope` says
+/// more. Processes that the MCP client started may not decide, nor processes in a container.
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
 #[command(after_help = "Examples:
   ringfence approvals --watch
   ringfence approvals approve 3f2a9c1b
-  ringfence approvals deny 3f2a9c1b")]
+  ringfence approvals approve 3f2a9c1b --scope session
+  ringfence approvals deny 3f2a9c1b
+  ringfence approvals standing")]
 pub(crate) struct Args {
     #[command(subcommand)]
     command: Option<Command>,
@@ -35,10 +40,19 @@ pub(crate) struct Args {
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
     List(ListArgs),
-    /// Approves a tool call that waits.
-    Approve(DecideArgs),
+    Approve(standing::ApproveArgs),
     /// Denies a tool call that waits.
     Deny(DecideArgs),
+    Standing(standing::ListArgs),
+    Revoke(standing::RevokeArgs),
+    Notify(notify::Args),
+}
+
+/// `ringfence approve`, which is older than scopes.
+impl From<DecideArgs> for Args {
+    fn from(args: DecideArgs) -> Self {
+        Command::Approve(args.into()).into()
+    }
 }
 
 impl From<Command> for Args {
@@ -89,8 +103,11 @@ pub(crate) struct DecideArgs {
 pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     match args.command() {
         Command::List(args) => list(&args),
-        Command::Approve(args) => decide(&args, true),
+        Command::Approve(args) => standing::approve(&args),
         Command::Deny(args) => decide(&args, false),
+        Command::Standing(args) => standing::list(&args),
+        Command::Revoke(args) => standing::revoke(&args),
+        Command::Notify(args) => notify::run(&args),
     }
 }
 

@@ -1,0 +1,146 @@
+//! The end of a session: how long a server may take once its client is gone or somebody pressed Ctrl-C, what is said about that, and
+//! when it is over. No processes here.
+
+use std::time::{Duration, Instant};
+
+/// How long a server may take to end after its stdin closed, and again after SIGTERM.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(3);
+/// An end that takes longer than this is explained.
+pub(crate) const SILENCE: Duration = Duration::from_secs(1);
+/// Interrupts closer together are one key press: a terminal sends it to all of its foreground, and a client may pass it on.
+const ONE_PRESS: Duration = Duration::from_millis(200);
+
+/// What is to be done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// Say what is waited for.
+    Say,
+    /// Ask the server's group to end.
+    Terminate,
+    /// End all of it.
+    Kill,
+}
+
+/// How far an end is.
+#[derive(Debug, Default)]
+pub(crate) struct Ending {
+    /// Since when the client is done.
+    done: Option<Instant>,
+    /// Since when somebody wants it to end by Ctrl-C.
+    interrupted: Option<Instant>,
+    is_terminated: bool,
+    is_said: bool,
+    is_cut: bool,
+}
+
+impl Ending {
+    /// The client sends nothing more.
+    pub(crate) fn client_done(&mut self, now: Instant) {
+        self.done.get_or_insert(now);
+    }
+
+    /// Ctrl-C. A second one ends all at once; the first is the server's.
+    pub(crate) fn interrupted(&mut self, now: Instant) {
+        match self.interrupted {
+            Some(before) => self.is_cut |= now.saturating_duration_since(before) >= ONE_PRESS,
+            None => self.interrupted = Some(now),
+        }
+    }
+
+    /// Whether it is looked at often.
+    pub(crate) const fn has_begun(&self) -> bool {
+        self.done.is_some() || self.interrupted.is_some()
+    }
+
+    /// Whether somebody ended it by a second Ctrl-C.
+    pub(crate) const fn is_cut(&self) -> bool {
+        self.is_cut
+    }
+
+    /// What is to be done next; each step once, but for the last.
+    pub(crate) fn next(&mut self, now: Instant) -> Option<Step> {
+        let since = |begun: Option<Instant>| begun.map(|begun| now.saturating_duration_since(begun));
+        let waited = since(self.done);
+        if self.is_cut || waited.is_some_and(|waited| waited > 2 * PATIENCE) {
+            return Some(Step::Kill);
+        }
+        if !self.is_terminated && waited.is_some_and(|waited| waited > PATIENCE) {
+            self.is_terminated = true;
+            return Some(Step::Terminate);
+        }
+        let longest = waited.max(since(self.interrupted));
+        if !self.is_said && longest.is_some_and(|waited| waited > SILENCE) {
+            self.is_said = true;
+            return Some(Step::Say);
+        }
+        None
+    }
+}
+
+/// What is waited for, in a sentence.
+pub(crate) fn waits_for(server: i32, in_flight: u64, held: u64) -> String {
+    let calls = |many: u64, what: &str| match many {
+        0 => String::new(),
+        1 => format!(", with 1 call {what}"),
+        many => format!(", with {many} calls {what}"),
+    };
+    format!(
+        "waiting for the server (process {server}) to end{}{}; Ctrl-C again ends it at once",
+        calls(in_flight, "in flight"),
+        calls(held, "that wait for approval")
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(begun: Instant, millis: u64) -> Instant {
+        begun + Duration::from_millis(millis)
+    }
+
+    #[test]
+    fn a_server_whose_client_is_gone_has_its_time_and_the_rest_is_said_once() {
+        let begun = Instant::now();
+        let mut ending = Ending::default();
+        assert!(!ending.has_begun());
+        assert_eq!(ending.next(at(begun, 60_000)), None, "nobody wants it to end");
+        ending.client_done(begun);
+        ending.client_done(at(begun, 5_000));
+        assert!(ending.has_begun());
+        assert_eq!(ending.next(at(begun, 900)), None);
+        assert_eq!(ending.next(at(begun, 1_100)), Some(Step::Say));
+        assert_eq!(ending.next(at(begun, 2_000)), None);
+        assert_eq!(ending.next(at(begun, 3_100)), Some(Step::Terminate));
+        assert_eq!(ending.next(at(begun, 5_900)), None);
+        for millis in [6_100, 6_200] {
+            assert_eq!(ending.next(at(begun, millis)), Some(Step::Kill));
+        }
+        assert!(!ending.is_cut());
+    }
+
+    #[test]
+    fn the_first_ctrl_c_is_the_server_s_and_the_second_ends_all() {
+        let begun = Instant::now();
+        let mut ending = Ending::default();
+        ending.interrupted(begun);
+        // The same key, by way of the client.
+        ending.interrupted(at(begun, 50));
+        assert_eq!(ending.next(at(begun, 900)), None);
+        assert_eq!(ending.next(at(begun, 1_100)), Some(Step::Say));
+        assert_eq!(ending.next(at(begun, 600_000)), None, "a server may go on");
+        ending.interrupted(at(begun, 600_000));
+        assert!(ending.is_cut());
+        assert_eq!(ending.next(at(begun, 600_000)), Some(Step::Kill));
+    }
+
+    #[test]
+    fn what_is_waited_for_is_counted() {
+        assert_eq!(
+            waits_for(7, 0, 0),
+            "waiting for the server (process 7) to end; Ctrl-C again ends it at once"
+        );
+        let text = waits_for(7, 1, 2);
+        assert!(text.contains("with 1 call in flight, with 2 calls that wait for approval;"), "{text}");
+    }
+}

@@ -1,0 +1,158 @@
+//! What is said of a call that waits: JSON for a webhook, text for a desktop. Pure.
+//!
+//! Names and arguments are an agent's and a server's: they are data. The auditor bounds them; a desktop gets them without anything
+//! that it would obey.
+
+use ringfence_base::{clock::rfc3339, escape};
+use ringfence_wire::mcp::WaitingCall;
+use serde_json::json;
+
+/// Characters of one text on a desktop.
+const SHOWN: usize = 120;
+/// Characters of a call's arguments there.
+const SHOWN_ARGUMENTS: usize = 300;
+
+/// A call, and whether its arguments may be told.
+#[derive(Debug, Clone)]
+pub(crate) struct Notice {
+    call: WaitingCall,
+    with_arguments: bool,
+}
+
+impl Notice {
+    pub(crate) const fn new(call: WaitingCall, with_arguments: bool) -> Self {
+        Self { call, with_arguments }
+    }
+
+    /// The message's id: the same for each attempt, and for whoever tells of the call as well.
+    pub(crate) fn id(&self) -> String {
+        format!("call_{}", self.call.id)
+    }
+
+    /// When the call is denied by itself, µs since 1970: nobody has to be told any more.
+    pub(crate) const fn until(&self) -> i64 {
+        self.call.until
+    }
+
+    /// The body of a webhook.
+    pub(crate) fn body(&self) -> Vec<u8> {
+        let WaitingCall {
+            id,
+            session,
+            server,
+            tool,
+            arguments,
+            arguments_bytes,
+            score,
+            reasons,
+            rules,
+            since,
+            until,
+        } = &self.call;
+        let mut data = json!({
+            "id": id, "session_id": session, "server_name": server, "tool_name": tool, "risk_score": score,
+            "risk_reasons": reasons, "rules": rules, "since": rfc3339(*since), "until": rfc3339(*until),
+        });
+        if self.with_arguments {
+            // A text, as it may be cut.
+            data["arguments"] = arguments.as_str().into();
+            data["arguments_bytes"] = json!(arguments_bytes);
+        }
+        json!({ "type": "approval.waiting", "timestamp": rfc3339(*since), "data": data })
+            .to_string()
+            .into_bytes()
+    }
+
+    /// A title and a text for a desktop, which may read the text as markup.
+    pub(crate) fn text(&self) -> (String, String) {
+        let WaitingCall { id, server, tool, arguments, score, reasons, rules, .. } = &self.call;
+        let because: Vec<&str> = rules.iter().chain(reasons).map(String::as_str).collect();
+        let because = if because.is_empty() { "its score".to_owned() } else { because.join(", ") };
+        let mut text = format!(
+            "{}: {}, risk {score}\nbecause: {}",
+            plain(server, SHOWN),
+            plain(tool, SHOWN),
+            plain(&because, SHOWN)
+        );
+        if self.with_arguments {
+            text += &format!("\n{}", plain(arguments, SHOWN_ARGUMENTS));
+        }
+        text += &format!("\nringfence approvals approve {}", plain(id.get(..8).unwrap_or(id), SHOWN));
+        ("Ringfence: a call waits for you".to_owned(), text)
+    }
+}
+
+/// A text on one line, of at most so many characters, with nothing in it that a desktop would take for markup.
+fn plain(text: &str, most: usize) -> String {
+    let line = escape::line(text);
+    let mut shown = String::new();
+    let mut letters = line.chars();
+    for letter in letters.by_ref().take(most) {
+        match letter {
+            '&' => shown.push_str("&amp;"),
+            '<' => shown.push_str("&lt;"),
+            '>' => shown.push_str("&gt;"),
+            '"' => shown.push_str("&quot;"),
+            '\'' => shown.push_str("&#39;"),
+            letter => shown.push(letter),
+        }
+    }
+    if letters.next().is_some() {
+        shown.push('…');
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::Value;
+
+    fn call() -> WaitingCall {
+        WaitingCall {
+            id: "3f2a9c1b-0000-4000-8000-000000000000".into(),
+            session: "s".into(),
+            server: "<b>fs</b>".into(),
+            tool: "a\u{1b}[31m\u{202e}\n&x".into(),
+            arguments: format!("{{\"path\":\"{}\"}}", "<a href='x'>".repeat(100)),
+            arguments_bytes: Some(9_999),
+            score: 70,
+            reasons: vec!["destructive".into()],
+            rules: vec!["r".into()],
+            since: 1_000_000,
+            until: 51_000_000,
+        }
+    }
+
+    #[test]
+    fn a_webhook_has_no_arguments_unless_they_are_asked_for() {
+        let of = |with: bool| -> Value {
+            serde_json::from_slice(&Notice::new(call(), with).body()).expect("JSON")
+        };
+        let expected = json!({ "type": "approval.waiting", "timestamp": "1970-01-01T00:00:01.000000Z", "data": {
+            "id": "3f2a9c1b-0000-4000-8000-000000000000", "session_id": "s", "server_name": "<b>fs</b>",
+            "tool_name": "a\u{1b}[31m\u{202e}\n&x", "risk_score": 70, "risk_reasons": ["destructive"], "rules": ["r"],
+            "since": "1970-01-01T00:00:01.000000Z", "until": "1970-01-01T00:00:51.000000Z" } });
+        assert_eq!(of(false), expected);
+        let mut with = of(true);
+        assert_eq!(
+            (with["data"]["arguments_bytes"].as_u64(), &with["data"]["arguments"]),
+            (Some(9_999), &call().arguments.into())
+        );
+        with["data"].as_object_mut().expect("an object").retain(|key, _| !key.starts_with("arguments"));
+        assert_eq!(with, expected);
+    }
+
+    #[test]
+    fn a_desktop_gets_text_that_it_cannot_obey() {
+        for with in [false, true] {
+            let (title, text) = Notice::new(call(), with).text();
+            assert_eq!(title, "Ringfence: a call waits for you");
+            assert!(text.starts_with("&lt;b&gt;fs&lt;/b&gt;: a\\x1b[31m"), "{text}");
+            assert!(!text.contains(['<', '>', '\u{1b}', '\u{202e}', '"', '\'']), "{text}");
+            assert_eq!(text.lines().count(), if with { 4 } else { 3 }, "{text}");
+            assert!(text.ends_with("\nringfence approvals approve 3f2a9c1b"), "{text}");
+            assert!(text.chars().count() < 3_000 && text.contains('…') == with, "{text}");
+        }
+    }
+}

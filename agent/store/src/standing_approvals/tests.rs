@@ -1,0 +1,275 @@
+//! Which calls an approval answers, and when it ends.
+
+use super::{ActiveApproval, CallFacts, MOST_APPROVALS};
+use crate::{Error, SessionReader, SessionWriter, Viewer};
+use ringfence_base::clock::now_micros;
+use ringfence_session::ledger::{Entry, Ledger, Row};
+use ringfence_wire::approvals::{ApprovalScope, Fingerprint};
+use rusqlite::params;
+
+/// A second, microseconds.
+const SECOND: i64 = 1_000_000;
+
+struct Scene {
+    folder: tempfile::TempDir,
+    writer: SessionWriter,
+    now: i64,
+}
+
+/// A call of user 5 in a session on the server `fs`, with arguments as they are on record and a letter for what came.
+#[derive(Clone, Copy)]
+struct Call {
+    id: &'static str,
+    uid: u32,
+    session: &'static str,
+    tool: &'static str,
+    recorded: &'static str,
+    real: char,
+    server: char,
+    governed: bool,
+}
+
+const CALL: Call = Call {
+    id: "c1",
+    uid: 5,
+    session: "s1",
+    tool: "t",
+    recorded: r#"{"a":"[redacted]"}"#,
+    real: 'a',
+    server: 'f',
+    governed: false,
+};
+
+impl Scene {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let writer = SessionWriter::new(folder.path().join("audit.db"), None);
+        Self { folder, writer, now: now_micros() }
+    }
+
+    fn reader(&self) -> SessionReader {
+        SessionReader::open(&self.folder.path().join("audit.db")).expect("opens")
+    }
+
+    /// Puts a call on record.
+    fn record(&mut self, call: Call) {
+        let connection = self.writer.connection().expect("open");
+        let Call { id, uid, session, tool, recorded, .. } = call;
+        connection
+            .execute(
+                "INSERT OR IGNORE INTO sessions (id, server_name, server_command, started_at, uid) VALUES (?1, 'fs', 'x', '', ?2)",
+                params![session, uid],
+            )
+            .and_then(|_| {
+                connection.execute(
+                    "INSERT OR IGNORE INTO messages (id, session_id, direction, timestamp, raw) VALUES (?1, ?2, '', '', '')",
+                    params![format!("m-{id}"), session],
+                )
+            })
+            .and_then(|_| {
+                connection.execute(
+                    "INSERT OR REPLACE INTO tool_calls (id, session_id, request_msg_id, tool_name, arguments, operation_type, requested_at)
+                     VALUES (?1, ?2, ?3, ?4, ?5, 'write', '')",
+                    params![id, session, format!("m-{id}"), tool, recorded],
+                )
+            })
+            .expect("stored");
+    }
+
+    fn add(&mut self, call: Call, scope: ApprovalScope, until: Option<i64>) -> Result<Option<String>, Error> {
+        self.record(call);
+        let (print, now) = (call.print(), self.now);
+        self.writer.add_approval(&call.facts(&print), (scope, until), "uid 5", now)
+    }
+
+    fn given(&mut self, call: Call, scope: ApprovalScope, until: Option<i64>) -> String {
+        self.add(call, scope, until).expect("stored").expect("given")
+    }
+
+    fn answer(&mut self, call: Call) -> Option<ActiveApproval> {
+        self.record(call);
+        let (print, now) = (call.print(), self.now);
+        self.writer.use_approval(&call.facts(&print), now).expect("asked")
+    }
+
+    fn is_answered(&mut self, call: Call) -> bool {
+        self.answer(call).is_some()
+    }
+
+    /// What the ledger of user 5 has, in its order.
+    fn changes(&self) -> Vec<(String, String)> {
+        let rows = self.reader().table(Viewer(5), "ledger", 0, 1000, crate::Shown::Parsed).expect("reads");
+        let rows: Vec<Row> = rows
+            .iter()
+            .map(|row| Row {
+                uid: 5,
+                seq: row["seq"].as_u64().expect("a number"),
+                entry: row["entry"].as_str().expect("a text").into(),
+                hash: row["hash"].as_str().expect("a text").into(),
+            })
+            .collect();
+        Ledger::read(&rows).expect("whole");
+        let of = |row: &Row| match serde_json::from_str(&row.entry).expect("an entry") {
+            Entry::Approval(change) => Some((change.change, change.by)),
+            _ => None,
+        };
+        rows.iter().filter_map(of).collect()
+    }
+}
+
+impl Call {
+    fn print(self) -> Fingerprint {
+        let hash = |letter: char| letter.to_string().repeat(64);
+        Fingerprint { arguments: hash(self.real), server: hash(self.server) }
+    }
+
+    fn facts<'a>(&self, print: &'a Fingerprint) -> CallFacts<'a> {
+        CallFacts {
+            call: self.id,
+            uid: self.uid,
+            session: self.session,
+            governed: self.governed,
+            fingerprint: Some(print),
+        }
+    }
+}
+
+#[test]
+fn the_same_arguments_are_those_that_came_and_those_that_were_seen() {
+    let mut scene = Scene::new();
+    let id = scene.given(CALL, ApprovalScope::Arguments, Some(scene.now + 60 * SECOND));
+    let same = Call { id: "c2", session: "s2", ..CALL };
+    assert_eq!(scene.answer(same), Some(ActiveApproval { id: id.clone(), by: "uid 5".into() }));
+    for (what, other) in [
+        ("a secret differs, which the record does not show", Call { id: "c3", real: 'b', ..CALL }),
+        (
+            "the record differs, whatever its interceptor says",
+            Call { id: "c4", recorded: r#"{"a":"x"}"#, ..CALL },
+        ),
+        ("another tool", Call { id: "c5", tool: "u", ..CALL }),
+        ("another user", Call { id: "c6", uid: 6, session: "s6", ..CALL }),
+        ("out of a container", Call { id: "c7", governed: true, ..CALL }),
+    ] {
+        assert!(!scene.is_answered(other), "{what}");
+    }
+    let row = scene.reader().approval(Viewer(5), &id).expect("reads").expect("is there");
+    assert_eq!((row["uses"].as_u64(), row["tool_name"].as_str()), (Some(1), Some("t")));
+    assert!(row["last_use"].is_string() && row["ended_at"].is_null());
+    assert_eq!(scene.reader().approval(Viewer(6), &id).expect("reads"), None, "another user's");
+    assert!(scene.is_answered(CALL), "it still stands");
+}
+
+#[test]
+fn arguments_that_nobody_could_see_are_approved_once_only() {
+    let mut scene = Scene::new();
+    let cut =
+        Call { recorded: r#"{"ringfence_cut":"3000000 bytes; the session's journal has them"}"#, ..CALL };
+    let add = |scene: &mut Scene, scope| scene.add(cut, scope, None).expect("asked").is_some();
+    assert!(!add(&mut scene, ApprovalScope::Arguments));
+    assert!(add(&mut scene, ApprovalScope::Session), "the control");
+    let missing =
+        CallFacts { call: "none", uid: 5, session: "s1", governed: false, fingerprint: Some(&CALL.print()) };
+    let asked = scene.writer.add_approval(&missing, (ApprovalScope::Tool, None), "x", 1).expect("asked");
+    assert_eq!(asked, None);
+}
+
+#[test]
+fn a_sessions_ends_with_the_session_and_others_with_their_time() {
+    let mut scene = Scene::new();
+    scene.given(CALL, ApprovalScope::Session, None);
+    let other_arguments = Call { id: "c2", real: 'b', recorded: "{}", ..CALL };
+    assert!(scene.is_answered(other_arguments));
+    assert!(!scene.is_answered(Call { id: "c3", session: "s2", ..CALL }), "another session");
+    assert!(!scene.is_answered(Call { id: "c4", tool: "u", ..CALL }), "another tool");
+    let connection = scene.writer.connection().expect("open");
+    connection.execute("UPDATE sessions SET ended_at = 'x' WHERE id = 's1'", []).expect("ends");
+    assert!(!scene.is_answered(other_arguments));
+    let standing = |scene: &Scene| scene.reader().approvals(Viewer(5), scene.now).expect("reads").len();
+    assert_eq!(standing(&scene), 0);
+    let elsewhere = Call { session: "s3", id: "c5", ..CALL };
+    scene.given(elsewhere, ApprovalScope::Tool, Some(scene.now + SECOND));
+    assert_eq!(standing(&scene), 1);
+    assert!(scene.is_answered(Call { id: "c6", session: "s4", real: 'z', recorded: "{}", ..CALL }));
+    scene.now += SECOND;
+    assert!(!scene.is_answered(elsewhere));
+    assert_eq!(standing(&scene), 0);
+}
+
+#[test]
+fn another_server_behind_the_name_ends_what_stands_for_it() {
+    let mut scene = Scene::new();
+    scene.given(CALL, ApprovalScope::Tool, Some(scene.now + 60 * SECOND));
+    scene.given(CALL, ApprovalScope::Session, None);
+    let elsewhere = Call { id: "c2", session: "s2", ..CALL };
+    assert!(scene.is_answered(elsewhere), "the control");
+    assert!(!scene.is_answered(Call { id: "c3", server: 'e', session: "s3", ..CALL }));
+    assert!(!scene.is_answered(elsewhere), "it does not come back");
+    assert!(scene.is_answered(CALL), "the session's own has the server that it had");
+    let changes = scene.changes();
+    let words: Vec<&str> = changes.iter().map(|(change, _)| change.as_str()).collect();
+    assert_eq!(words, ["add", "add", "end"]);
+    assert!(changes[2].1.contains("another one"), "{changes:?}");
+}
+
+#[test]
+fn it_is_revoked_at_once_by_its_user_and_by_root() {
+    let mut scene = Scene::new();
+    let now = scene.now;
+    let given = |scene: &mut Scene| scene.given(CALL, ApprovalScope::Tool, Some(now + 60 * SECOND));
+    let first = given(&mut scene);
+    let revoke = |scene: &mut Scene, viewer, named: &str| {
+        scene.writer.revoke_approval(Viewer(viewer), named, "uid 5", now).expect("asked")
+    };
+    assert_eq!(revoke(&mut scene, 6, &first), None, "another user's");
+    assert_eq!(revoke(&mut scene, 5, &first[..3]), None, "too little of it");
+    assert!(scene.is_answered(CALL), "the control");
+    assert_eq!(revoke(&mut scene, 5, &first[..8]), Some(first.clone()));
+    assert!(!scene.is_answered(CALL));
+    assert_eq!(revoke(&mut scene, 5, &first), None, "once");
+    let second = given(&mut scene);
+    assert_eq!(revoke(&mut scene, 0, &second), Some(second));
+    let words: Vec<String> = scene.changes().into_iter().map(|(change, _)| change).collect();
+    assert_eq!(words, ["add", "revoke", "add", "revoke"]);
+}
+
+#[test]
+fn a_user_has_so_many_and_no_more_and_what_is_over_is_forgotten() {
+    let mut scene = Scene::new();
+    let until = Some(scene.now + 3_600 * SECOND);
+    let ids: Vec<String> =
+        (0..MOST_APPROVALS).map(|_| scene.given(CALL, ApprovalScope::Tool, until)).collect();
+    assert!(matches!(scene.add(CALL, ApprovalScope::Tool, until), Err(Error::TooManyApprovals)));
+    let of_another = Call { id: "o", uid: 6, session: "o", ..CALL };
+    assert!(scene.add(of_another, ApprovalScope::Tool, until).expect("stored").is_some(), "another user's");
+    let now = scene.now;
+    scene.writer.revoke_approval(Viewer(5), &ids[0], "uid 5", now).expect("asked").expect("it stood");
+    scene.given(CALL, ApprovalScope::Tool, until);
+    scene.writer.revoke_approval(Viewer(5), &ids[1], "uid 5", now).expect("asked").expect("it stood");
+    // Much later: those that are over are gone from the table, and the ledger has them.
+    scene.now += super::KEPT + 2 * 3_600 * SECOND;
+    let late = Some(scene.now + SECOND);
+    let connection = scene.writer.connection().expect("open");
+    connection
+        .execute("UPDATE standing_approvals SET until = '2000' WHERE uid = 5", [])
+        .expect("all are over");
+    scene.given(CALL, ApprovalScope::Tool, late);
+    let connection = scene.writer.connection().expect("open");
+    let count =
+        connection.query_row("SELECT count(*) FROM standing_approvals WHERE uid = 5", [], |row| row.get(0));
+    assert_eq!(count, Ok(1));
+}
+
+#[test]
+fn what_somebody_else_writes_is_found() {
+    let mut scene = Scene::new();
+    let id = scene.given(CALL, ApprovalScope::Tool, Some(scene.now + 60 * SECOND));
+    assert!(scene.is_answered(CALL), "the auditor's own changes are no finding");
+    let kinds = |scene: &Scene| -> Vec<String> {
+        let rows = scene.reader().unvouched(Viewer(5), 0, 1000).expect("reads");
+        rows.iter().filter_map(|row| row["kind"].as_str().map(str::to_owned)).collect()
+    };
+    assert!(!kinds(&scene).contains(&"approval".to_owned()));
+    let other = rusqlite::Connection::open(scene.folder.path().join("audit.db")).expect("opens");
+    other.execute("UPDATE standing_approvals SET until = '9' WHERE id = ?1", [&id]).expect("changed");
+    assert!(kinds(&scene).contains(&"approval".to_owned()));
+}
