@@ -14,7 +14,7 @@ use super::{
 };
 use ringfence_base::clock::rfc3339;
 use ringfence_session::{
-    journal::sha256,
+    fingerprint,
     ledger::{ChangedApproval, Entry},
 };
 use ringfence_wire::{
@@ -87,7 +87,10 @@ impl OnRecord {
         let read = |row: &Row<'_>| {
             let arguments: String = row.get(2)?;
             let shown = arguments.chars().take(usize::try_from(SHOWN).unwrap_or(0)).collect();
-            let recorded = (!arguments.starts_with(CUT)).then(|| sha256(arguments.as_bytes()));
+            // In whichever order, as the interceptor compares them.
+            let recorded = (!arguments.starts_with(CUT))
+                .then(|| fingerprint::of_params(&format!("{{\"arguments\":{arguments}}}")))
+                .flatten();
             Ok(Self { server_name: row.get(0)?, tool: row.get(1)?, recorded, shown })
         };
         connection.prepare_cached(text)?.query_row(params![of.call, of.session, of.uid], read).optional()

@@ -6,6 +6,7 @@
 mod approvals;
 mod ctrl_c;
 mod eras;
+mod exceptions;
 mod export;
 mod faults;
 mod flags;

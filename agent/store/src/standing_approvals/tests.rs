@@ -138,7 +138,7 @@ impl Call {
 fn the_same_arguments_are_those_that_came_and_those_that_were_seen() {
     let mut scene = Scene::new();
     let id = scene.given(CALL, ApprovalScope::Arguments, Some(scene.now + 60 * SECOND));
-    let same = Call { id: "c2", session: "s2", ..CALL };
+    let same = Call { id: "c2", session: "s2", recorded: r#"{ "a": "[redacted]" }"#, ..CALL };
     assert_eq!(scene.answer(same), Some(ActiveApproval { id: id.clone(), by: "uid 5".into() }));
     for (what, other) in [
         ("a secret differs, which the record does not show", Call { id: "c3", real: 'b', ..CALL }),
