@@ -139,7 +139,7 @@ pub fn score_without<R: AsRef<str>>(score: u8, reasons: &[R], excepted: impl Fn(
     let of_others = if score < 100 { u32::from(score).saturating_sub(of_fixed) } else { 100 };
     let kept_fixed = sum(&mut all.iter().copied().filter(fixed).filter(|name| !excepted(name)));
     let mut others = all.iter().copied().filter(|name| !fixed(name));
-    let kept_others = if others.clone().all(|name| excepted(name)) {
+    let kept_others = if others.clone().all(&excepted) {
         0
     } else if others.all(|name| name == SERVER_HINT) {
         of_others.min(MOST_HINTED)
