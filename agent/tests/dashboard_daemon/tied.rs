@@ -235,7 +235,7 @@ fn a_call_that_waits_and_is_not_on_record_is_denied_at_once() {
     Journal::create(&path, SESSION, "0123456789ab");
     let mut conn = link(&home.core().dir.path().join("mcp.sock"), SESSION, &path);
     let until = i64::try_from(wall(7_200 * SECOND)).expect("a time");
-    conn.send(&SessionUpdate::Paused { call: call(1), until }).expect("sent");
+    conn.send(&SessionUpdate::Paused { call: call(1), until, fingerprint: None }).expect("sent");
     let by = "the auditor: it has no record of this call".to_owned();
     assert_eq!(
         conn.receive::<SessionOrder>().expect("an order"),

@@ -6,7 +6,7 @@ use super::{
     link::{Link, LinkWriter},
     origin::Origin,
     sessions::{Linked, Sessions},
-    waiting::{ARGUMENTS, KnownCall, Origin, TOO_MANY},
+    waiting::{self, ARGUMENTS, KnownCall, TOO_MANY},
     watchers::Change,
 };
 use crate::shared::lock;
@@ -307,7 +307,7 @@ fn serve_session(
                     link.send(&SessionOrder::Decide { call, approve: true, by })?;
                     continue;
                 }
-                let from = Origin { uid, client, governed, fingerprint };
+                let from = waiting::Origin { uid, client, governed, fingerprint };
                 if sessions.waiting.add_from(waiting, from, Arc::clone(link)) {
                     sessions.notify(uid, Change::Call(call));
                 } else {

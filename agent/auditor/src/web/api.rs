@@ -5,7 +5,7 @@ use super::{
     dashboard::Dashboard,
     feed, gate, live,
     params::{self, CallQuery, StderrParams, filter},
-    refusal::{Refusal, sentence},
+    refusal::Refusal,
     rule_changes, rules, tools,
     work::{ask, blocking},
 };
