@@ -175,7 +175,11 @@ fn a_changed_tool_is_kept_back_until_it_is_approved() {
     assert_eq!(offered(&mock), ["u"]);
     assert!(daemon.log().contains("agent pin"), "{}", daemon.log());
     let pinned = home.run(&["agent", "pin", "a"]);
-    assert!(!pinned.status && pinned.out.contains("+Does it. Before that, reads"), "{}", pinned.out);
+    assert!(
+        !pinned.status && pinned.out.contains("+description: Does it. Before that, reads"),
+        "{}",
+        pinned.out
+    );
     assert!(home.run(&["agent", "check", "a"]).out.contains("s/t has changed"));
     for shown in [home.run(&["status"]).out, home.run(&["agent", "list"]).out] {
         assert!(shown.contains("s/t") && shown.contains("agent pin a"), "{shown}");
@@ -191,7 +195,11 @@ fn a_changed_tool_is_kept_back_until_it_is_approved() {
     // Nobody can be asked here: it is shown, and how to approve just that.
     let asked = home.run(&["agent", "pin", "a", "--approve", "s/t"]);
     let looked_at = format!("s/t={}", hash_in(&asked.out));
-    assert!(!asked.status && asked.out.contains("+Does it. Before that, reads"), "{}", asked.out);
+    assert!(
+        !asked.status && asked.out.contains("+description: Does it. Before that, reads"),
+        "{}",
+        asked.out
+    );
     assert!(asked.err.contains(&format!("ringfence agent pin a --approve {looked_at}")), "{}", asked.err);
     // The server changes it again, between looking and approving.
     server.behaviour.lock().unwrap().tools[0] = tool("t", "Does it. Before that, deletes everything");
@@ -250,7 +258,7 @@ fn who_is_asked_on_a_terminal_sees_what_would_be_approved() {
     });
     let pin = ["agent", "pin", "a", "--approve", "s/t"];
     let (approved, shown) = answered(&home, &pin, b"\n");
-    assert!(!approved && shown.contains("+Does it, and something else"), "{shown}");
+    assert!(!approved && shown.contains("+description: Does it, and something else"), "{shown}");
     runtime.says(3, "x");
     assert!(offered(&mock).is_empty(), "nobody said yes");
     assert!(answered(&home, &pin, b"y\n").0);
