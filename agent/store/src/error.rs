@@ -56,7 +56,7 @@ pub enum Error {
     /// A user has as many approvals as may stand.
     #[error(
         "{} approvals of this user's stand already, those of subordinate ids included; `ringfence approvals standing` lists them, `ringfence approvals revoke` ends one",
-        super::MOST_APPROVALS
+        ringfence_wire::approvals::MOST_APPROVALS
     )]
     TooManyApprovals,
     /// The file was exchanged for another one while it was in use.

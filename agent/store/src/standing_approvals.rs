@@ -18,14 +18,12 @@ use ringfence_session::{
     ledger::{ChangedApproval, Entry},
 };
 use ringfence_wire::{
-    approvals::{ApprovalScope, Fingerprint},
+    approvals::{ApprovalScope, Fingerprint, MOST_APPROVALS},
     tool_call::Named as _,
 };
 use rusqlite::{Connection, OptionalExtension as _, Row, Transaction, params};
 use serde_json::Value;
 
-/// Most approvals of one user that stand, subordinate ids included.
-pub const MOST_APPROVALS: u64 = 100;
 /// Approvals of one user that are kept when they are over, and for how long, microseconds: the ledger has them all.
 const MOST_KEPT: i64 = 500;
 const KEPT: i64 = 30 * 24 * 3_600 * 1_000_000;

@@ -7,6 +7,9 @@ use serde::{Deserialize, Serialize};
 /// long.
 pub const LONGEST_STANDING: i64 = 8 * 3_600 * 1_000_000;
 
+/// Most approvals of one user that stand, subordinate ids included.
+pub const MOST_APPROVALS: u64 = 100;
+
 /// Which later calls an approval answers, beside the one that it was given for: calls of the same tool of the same server, of
 /// the same user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
