@@ -131,13 +131,13 @@ test("a changed tool is shown with what changed, kept from the client, and appro
   // What is approved is what was shown.
   const [shown] = (await home.api("/api/tools/pending")).filter((row) => row.tool === "read_file");
   await names(tool("read_file", "Reads, and more"), tool("list_files", "Lists less"));
+  await card("read_file").getByText("+description: Reads, and more").waitFor();
   const late = await home.api("/api/tools/approve", {
     method: "POST",
     headers: { "Content-Type": "application/json" },
     body: JSON.stringify({ server: shown.server, tool: "read_file", sha256: shown.sha256 }),
   });
   assert.match(late.error, /nothing is decided/);
-  await card("read_file").getByText("+description: Reads, and more").waitFor();
   await card("read_file").getByRole("button", { name: "Approve" }).click();
   await page.getByText("read_file is approved.").waitFor();
   await card("list_files").getByRole("button", { name: "Reject" }).click();
@@ -160,11 +160,14 @@ test("a changed tool is shown with what changed, kept from the client, and appro
   await page.getByText("No server yet").waitFor();
 });
 
-test("a call with a name of thousands of characters is decided like any other", async () => {
+test("a call with the longest name there is, and words without a space, is decided like any other", async () => {
   const page = await openLive();
   const files = await client("files");
-  const name = `delete_${"x".repeat(2_993)}`;
-  const answer = files.call(name, {});
+  // A tool with a longer one is not called at all.
+  const refused = await files.call(`delete_${"x".repeat(2_993)}`, {});
+  assert.match(refused.result.content[0].text, /its name has 3000 bytes/);
+  const name = `delete_${"x".repeat(249)}`;
+  const answer = files.call(name, { path: "y".repeat(3_000) });
   const card = page.locator(".card");
   await card.getByText("only the beginning of the tool's name").waitFor();
   assert.ok(await card.evaluate((element) => element.scrollWidth <= element.clientWidth), "something of it is out of sight");
@@ -358,7 +361,7 @@ test("the keyboard does everything", async () => {
   await page.keyboard.press("?");
   await page.getByRole("dialog").getByText("next, previous call").waitFor();
   await page.keyboard.press("Escape");
-  for (const [key, text] of [["2", "Calls of one intent"], ["3", "Lasted"], ["4", "Add a rule"], ["1", "Arguments"]]) {
+  for (const [key, text] of [["2", "Calls of one intent"], ["3", "Lasted"], ["4", "Add a rule"], ["5", "Last change"], ["1", "Arguments"]]) {
     await page.keyboard.press(key);
     await page.locator("main").getByText(text).first().waitFor();
   }

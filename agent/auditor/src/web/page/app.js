@@ -12,7 +12,7 @@ import * as sessions from "./sessions.js";
 import * as waiting from "./waiting.js";
 
 // Every view, in the order of the navigation and of the digits that lead there; the first is where the page begins.
-const VIEWS = { calls, intents, sessions, inventory, rules };
+const VIEWS = { calls, intents, sessions, rules, inventory };
 const NAMES = Object.keys(VIEWS);
 const STATES = {
   connecting: "connecting",
