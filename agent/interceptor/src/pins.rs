@@ -67,7 +67,7 @@ struct State {
 /// Which answers can be lists.
 #[derive(Debug, Default)]
 struct Asked {
-    /// Ids of requests for lists, and whether each is for a page that is not the first.
+    /// Ids of requests for lists that were not answered, and whether each is for a page that is not the first.
     ids: HashMap<String, bool>,
     is_over: bool,
     /// The id of the request by which the client asked last what the server is.
@@ -132,12 +132,21 @@ pub struct News {
     pub whole: Option<i64>,
 }
 
-/// An id as clients compare it that do not tell `1` from `"1"`.
-fn loosely(id: &Id) -> String {
-    match id {
-        Id::String(text) | Id::Number(text) => text.chars().take(LONGEST_ID).collect(),
-        Id::Null => "null".to_owned(),
+/// An id as clients compare it that take a text for the number it spells: `1` is `"1"`, `" 01"`, `"1e0"` and `"0x1"`.
+pub(crate) fn loosely(id: &Id) -> String {
+    let (Id::String(text) | Id::Number(text)) = id else { return "0".to_owned() };
+    let text: String = text.trim().chars().take(LONGEST_ID).filter(|c| *c != '_').collect();
+    if text.is_empty() {
+        return "0".to_owned();
     }
+    let radix = |prefix: &str, radix| {
+        let digits = text.get(..2).filter(|begin| begin.eq_ignore_ascii_case(prefix)).and(text.get(2..))?;
+        i64::from_str_radix(digits, radix).ok()
+    };
+    let whole = text.parse::<i64>().ok();
+    let whole = whole.or_else(|| radix("0x", 16)).or_else(|| radix("0o", 8)).or_else(|| radix("0b", 2));
+    let fraction = || text.parse::<f64>().ok().filter(|number| number.is_finite()).map(|n| format!("{n:.0}"));
+    whole.map(|whole| whole.to_string()).or_else(fraction).unwrap_or(text)
 }
 
 impl SessionPins {
@@ -149,6 +158,12 @@ impl SessionPins {
     /// From now on a list waits for what the auditor has pinned.
     pub fn await_stored(&self) {
         self.lock().is_awaited = true;
+    }
+
+    /// Whether the auditor's word is still waited for.
+    #[cfg(test)]
+    pub(crate) fn is_awaited(&self) -> bool {
+        self.lock().is_awaited
     }
 
     /// Nobody says what is pinned: what this session knows counts until somebody does.
@@ -232,16 +247,37 @@ impl SessionPins {
         }
     }
 
-    /// Whether the client ever asked for a list: before that no answer is one.
+    /// A line of the client's goes to the server that nobody can read: whatever it asks for, its answer may be a list.
+    pub(crate) fn asks_something(&self) {
+        let mut state = self.lock();
+        state.audience.has_listed = true;
+        state.asked.is_over = true;
+    }
+
+    /// Whether the client ever asked for a list: before that no answer is one. From then on any may be, whatever its id says:
+    /// clients differ in what they take for the same id.
     pub fn is_asked(&self) -> bool {
+        let state = self.lock();
+        state.asked.is_over || state.audience.has_listed
+    }
+
+    /// Whether it may have asked for a list without our knowledge.
+    pub(crate) fn may_ask_unseen(&self) -> bool {
+        self.lock().asked.is_over
+    }
+
+    /// Whether a list that the client asked for is still to come.
+    pub(crate) fn is_unanswered(&self) -> bool {
         let state = self.lock();
         state.asked.is_over || !state.asked.ids.is_empty()
     }
 
-    /// Whether the answer to this request may be a list.
-    pub fn may_list(&self, id: &Id) -> bool {
-        let state = self.lock();
-        state.asked.is_over || (!state.asked.ids.is_empty() && state.asked.ids.contains_key(&loosely(id)))
+    /// A request of this id has its answer.
+    pub(crate) fn answered(&self, id: &Id) {
+        let mut state = self.lock();
+        if !state.asked.ids.is_empty() {
+            state.asked.ids.remove(&loosely(id));
+        }
     }
 
     /// Whether the answer to this request says what the server is. Once.
@@ -291,8 +327,10 @@ impl SessionPins {
         let mut state = self.known();
         let (mut tools, mut out, mut more, mut whole) = (Vec::new(), Vec::new(), 0u64, None);
         let mut is_one_page = lists.len() == 1;
+        let mut spent = 0;
         for list in lists {
-            let is_later = state.asked.ids.get(&loosely(&list.id)).copied().unwrap_or(false);
+            // What nobody asked for does not end what is known of a list that somebody did.
+            let is_later = state.asked.ids.remove(&loosely(&list.id)).unwrap_or(true);
             if !is_later {
                 state.begun = Some(at);
                 state.tools.clear();
@@ -303,7 +341,7 @@ impl SessionPins {
             let mut names = HashSet::new();
             for (place, listed) in list.tools.iter().enumerate() {
                 let room = state.tools.len() < MOST_TOOLS && place < MOST_TOOLS;
-                let tool = self.tool(&mut state, listed, room, &mut names);
+                let tool = self.tool(&mut state, listed, room, (&mut names, &mut spent));
                 if tool.as_ref().is_none_or(|tool| tool.held.is_some()) {
                     of_list.insert(place);
                 }
@@ -312,6 +350,7 @@ impl SessionPins {
                     _ => more += 1,
                 }
             }
+            more += list.beyond;
             out.push(of_list);
             if !list.has_more {
                 whole = state.begun.take();
@@ -331,7 +370,7 @@ impl SessionPins {
         state: &mut State,
         listed: &Listed<'_>,
         room: bool,
-        names: &mut HashSet<String>,
+        (names, spent): (&mut HashSet<String>, &mut usize),
     ) -> Option<ListedTool> {
         if !room {
             state.is_over = true;
@@ -374,6 +413,11 @@ impl SessionPins {
             None => false,
         };
         if !is_known {
+            // Each is looked at with others waiting: also those that are held, as often as they are listed.
+            *spent = text.len().saturating_add(*spent);
+            if *spent > MOST_BYTES {
+                return not_judged(state, name, &Unjudged::TooMany);
+            }
             let found = flags::of(&text, &self.server);
             is_flagged = !found.is_empty();
             tool.flags = found;
@@ -403,27 +447,12 @@ impl SessionPins {
 
     /// What is known of the tool that a call names.
     pub fn of_call(&self, name: &str) -> KnownTool {
-        let state = self.known();
-        if let Some(tool) = state.tools.get(name) {
-            return KnownTool { held: tool.held.clone(), is_flagged: tool.is_flagged };
-        }
-        if name.len() > LONGEST_NAME {
-            return KnownTool { held: Some(Unjudged::LongName(name.len()).to_string()), is_flagged: false };
-        }
-        if state.is_over {
-            return KnownTool { held: Some(Unjudged::TooMany.to_string()), is_flagged: false };
-        }
-        if state.pinned.is_empty() {
-            return KnownTool::default();
-        }
-        // A client may call what another session of it was told of.
-        match state.pinned.get(&name_digest(name)) {
-            Some(pinned) if pinned.is_changed => {
-                let why = "its definition was not the pinned one when its server listed it last".to_owned();
-                KnownTool { held: Some(why), is_flagged: false }
-            }
-            pinned => KnownTool { held: None, is_flagged: pinned.is_some_and(|pinned| pinned.is_flagged) },
-        }
+        of_call(&self.known(), name)
+    }
+
+    /// Why a tool is held by what is known at this moment, without a wait for more.
+    pub(crate) fn held_now(&self, name: &str) -> Option<String> {
+        of_call(&self.lock(), name).held
     }
 
     /// The state once it is known what is pinned.
@@ -441,6 +470,30 @@ impl SessionPins {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What is known of the tool that a call names.
+fn of_call(state: &State, name: &str) -> KnownTool {
+    if let Some(tool) = state.tools.get(name) {
+        return KnownTool { held: tool.held.clone(), is_flagged: tool.is_flagged };
+    }
+    if name.len() > LONGEST_NAME {
+        return KnownTool { held: Some(Unjudged::LongName(name.len()).to_string()), is_flagged: false };
+    }
+    if state.is_over {
+        return KnownTool { held: Some(Unjudged::TooMany.to_string()), is_flagged: false };
+    }
+    if state.pinned.is_empty() {
+        return KnownTool::default();
+    }
+    // A client may call what another session of it was told of.
+    match state.pinned.get(&name_digest(name)) {
+        Some(pinned) if pinned.is_changed => {
+            let why = "its definition was not the pinned one when its server listed it last".to_owned();
+            KnownTool { held: Some(why), is_flagged: false }
+        }
+        pinned => KnownTool { held: None, is_flagged: pinned.is_some_and(|pinned| pinned.is_flagged) },
     }
 }
 

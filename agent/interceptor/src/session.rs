@@ -241,7 +241,11 @@ impl<S: Write, C: Write> Session<S, C> {
                 text: format!("forwarded unjudged: {refused}"),
             });
             let mut outstanding = lock(&self.outstanding);
-            for id in line::request_ids(body) {
+            let ids = line::request_ids(body);
+            if ids.is_empty() {
+                self.pins.asks_something();
+            }
+            for id in ids {
                 outstanding.add(&id);
                 // Whatever it asks for: its answer may be a list.
                 self.pins.asks(&id, "tools/list", None);

@@ -370,6 +370,65 @@ pub fn answered_id(line: &[u8]) -> Option<Id> {
     outlined(id).filter(|_| is_answer)
 }
 
+/// Ids that stand in a line however odd it is, a part of one too: those of its message, or of a batch's; where it has none of
+/// those, any. As far as brackets and strings tell.
+pub fn ids_in(line: &[u8]) -> Vec<Id> {
+    let own = if line.trim_ascii_start().starts_with(b"[") { 2 } else { 1 };
+    let rest = |from: usize| line.get(from..).unwrap_or_default();
+    let string_end = |from: usize| {
+        let mut at = from + 1;
+        loop {
+            at += memchr::memchr2(b'"', b'\\', rest(at))?;
+            if line.get(at) == Some(&b'"') {
+                return Some(at + 1);
+            }
+            at += 2;
+        }
+    };
+    let spaces = |from: usize| from + rest(from).iter().take_while(|byte| byte.is_ascii_whitespace()).count();
+    let (mut at, mut depth, mut ids, mut others) = (0, 0usize, Vec::new(), Vec::new());
+    while let Some(byte) = line.get(at) {
+        at += 1;
+        match byte {
+            b'{' | b'[' => depth += 1,
+            b'}' | b']' => depth = depth.saturating_sub(1),
+            b'"' => {
+                let Some(end) = string_end(at - 1) else { break };
+                let key = &line[at - 1..end];
+                at = end;
+                let colon = spaces(at);
+                // Each character of a key may be written by its code.
+                if key.len() > 14 || line.get(colon) != Some(&b':') {
+                    continue;
+                }
+                at = spaces(colon + 1);
+                let is_id =
+                    serde_json::from_slice::<String>(key).is_ok_and(|key| key.eq_ignore_ascii_case("id"));
+                let end = match line.get(at) {
+                    Some(b'"') => string_end(at),
+                    _ => Some(at + rest(at).iter().take_while(|b| !b",}] \t\r\n".contains(b)).count()),
+                };
+                let raw = end.and_then(|end| serde_json::from_slice::<&RawValue>(line.get(at..end)?).ok());
+                let id = raw.filter(|_| is_id).and_then(|raw| Id::parse(raw.get()));
+                let into = if depth <= own { &mut ids } else { &mut others };
+                if let Some(id) = id
+                    && into.len() < MOST_ANSWERED
+                {
+                    into.push(id);
+                }
+            }
+            _ => {}
+        }
+    }
+    if ids.is_empty() { others } else { ids }
+}
+
+/// The id that stands last in the end of a line, with nothing behind it that is deeper: some servers write it there.
+pub fn last_id(end: &[u8]) -> Option<Id> {
+    let key = memchr::memmem::rfind(end, b"\"id\"")?;
+    ids_in(end.get(key..)?).pop()
+}
+
 /// Which request a line of the server's answers, as far as brackets and strings tell.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answers {

@@ -7,10 +7,16 @@ use super::{
     line::Id,
     strict::{self, Members},
 };
-use ringfence_pins::{Definition, Unjudged};
-use serde::{Deserialize, Serialize};
+use ringfence_pins::{Definition, LONGEST_DEFINITION, MOST_TOOLS, Unjudged};
+use serde::{
+    Deserialize, Deserializer, Serialize,
+    de::{SeqAccess, Visitor},
+};
 use serde_json::{Map, Value, value::RawValue};
-use std::ops::Range;
+use std::{fmt, ops::Range};
+
+/// Longest tool that is parsed, bytes: a definition that is pinned, with each character written by its code.
+const LONGEST_WRITTEN: usize = 8 * LONGEST_DEFINITION;
 
 /// Keys of a message, of a result, and of a tool that clients act on.
 const MESSAGE_KEYS: &[&str] = &["jsonrpc", "id", "method", "params", "result", "error"];
@@ -32,8 +38,10 @@ const TOOL_KEYS: &[&str] = &[
 pub struct Listing<'a> {
     /// The id that it answers.
     pub id: Id,
-    /// Its tools, in their order.
+    /// Its tools, in their order. Those beyond [`MOST_TOOLS`] are one at the end.
     pub tools: Vec<Listed<'a>>,
+    /// How many that one is besides the first of them.
+    pub beyond: u64,
     /// Another page follows.
     pub has_more: bool,
 }
@@ -71,15 +79,60 @@ fn listing<'a>(start: usize, message: &Members<'a>) -> Result<Option<Listing<'a>
     let result = strict::object(result, RESULT_KEYS).map_err(|why| why.to_string())?;
     let Some(tools) = result.find("tools").filter(|tools| tools.starts_with('[')) else { return Ok(None) };
     let id = message.find("id").and_then(Id::parse).unwrap_or(Id::Null);
-    let tools: Vec<&RawValue> =
+    let Gathered { tools, rest } =
         serde_json::from_str(tools).map_err(|why| format!("a list of tools that is no JSON: {why}"))?;
     let place = |raw: &str| {
         let from = (raw.as_ptr() as usize).saturating_sub(start);
         from..from + raw.len()
     };
-    let tools = tools.into_iter().map(|tool| Listed { raw: tool.get(), at: place(tool.get()) }).collect();
+    let mut tools: Vec<Listed<'_>> =
+        tools.into_iter().map(|tool| Listed { raw: tool.get(), at: place(tool.get()) }).collect();
+    let mut beyond = 0;
+    if let Some((first, last, count)) = rest {
+        tools.push(Listed { raw: first.get(), at: place(first.get()).start..place(last.get()).end });
+        beyond = count;
+    }
     let has_more = result.find("nextCursor").is_some_and(|cursor| cursor != "null");
-    Ok(Some(Listing { id, tools, has_more }))
+    Ok(Some(Listing { id, tools, beyond, has_more }))
+}
+
+/// The elements of a list as they stand, as many as are told apart; of the others the first, the last, and how many there are
+/// between and with the last.
+struct Gathered<'a> {
+    tools: Vec<&'a RawValue>,
+    rest: Option<(&'a RawValue, &'a RawValue, u64)>,
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Gathered<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Gather;
+        impl<'de> Visitor<'de> for Gather {
+            type Value = Gathered<'de>;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a list")
+            }
+            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
+                let mut gathered = Gathered { tools: Vec::new(), rest: None };
+                while let Some(tool) = seq.next_element::<&'de RawValue>()? {
+                    match &mut gathered.rest {
+                        _ if gathered.tools.len() < MOST_TOOLS => gathered.tools.push(tool),
+                        None => gathered.rest = Some((tool, tool, 0)),
+                        Some((_, last, count)) => (*last, *count) = (tool, *count + 1),
+                    }
+                }
+                Ok(gathered)
+            }
+        }
+        deserializer.deserialize_seq(Gather)
+    }
+}
+
+/// Whether a line may be read as a list of tools by any client: whether the word stands in it, in any case, or something that
+/// is written by its code and could be a letter of it.
+pub fn may_be_list(line: &[u8]) -> bool {
+    memchr::memchr2_iter(b't', b'T', line)
+        .any(|at| line.get(at..at + 4).is_some_and(|word| word.eq_ignore_ascii_case(b"tool")))
+        || memchr::memmem::find(line, b"\\u00").is_some()
 }
 
 impl Listed<'_> {
@@ -90,6 +143,9 @@ impl Listed<'_> {
     pub fn definition(&self) -> Result<Definition, Unjudged> {
         if !self.raw.starts_with('{') {
             return Err(Unjudged::NoObject);
+        }
+        if self.raw.len() > LONGEST_WRITTEN {
+            return Err(Unjudged::Long);
         }
         let ambiguous = |why: strict::Ambiguity| Unjudged::Ambiguous(why.to_string());
         strict::object(self.raw, TOOL_KEYS).map_err(ambiguous)?;

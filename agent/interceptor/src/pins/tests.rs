@@ -10,6 +10,7 @@ fn tool(name: &str, description: &str) -> Value {
 
 /// Lists these tools as one page: the names that the client does not get, and what is recorded.
 fn list(pins: &SessionPins, tools: &[Value]) -> (Vec<usize>, Option<News>) {
+    pins.asks(&Id::Number("1".into()), "tools/list", None);
     page(pins, 1, tools, false, 100)
 }
 
@@ -114,19 +115,49 @@ fn clients_of_the_newer_era_hear_of_it_on_the_streams_that_they_asked_for() {
 }
 
 #[test]
-fn answers_to_lists_are_told_from_others_however_ids_are_written() {
+fn a_list_is_awaited_until_it_is_answered_and_any_answer_may_be_one_from_then_on() {
     let pins = SessionPins::new("s".into(), false);
-    assert!(!pins.is_asked() && !pins.may_list(&Id::Number("1".into())));
-    pins.asks(&Id::Number("1".into()), "tools/list", Some("{}"));
-    assert!(pins.may_list(&Id::Number("1".into())) && pins.may_list(&Id::String("1".into())));
-    assert!(!pins.may_list(&Id::Number("2".into())));
-    // However often it is answered: what we take for the answer the client may refuse.
+    let one = Id::Number("1".into());
+    assert!(!pins.is_asked() && !pins.is_unanswered());
+    pins.asks(&one, "tools/list", Some("{}"));
+    assert!(pins.is_asked() && pins.is_unanswered());
+    pins.answered(&Id::Number("2".into()));
+    assert!(pins.is_unanswered());
     list(&pins, &[]);
-    assert!(pins.may_list(&Id::Number("1".into())));
-    pins.asks(&Id::Number("1".into()), "ping", None);
-    assert!(!pins.may_list(&Id::Number("1".into())), "another request has the id");
+    assert!(pins.is_asked() && !pins.is_unanswered());
+    pins.asks(&one, "tools/list", None);
+    pins.asks(&one, "ping", None);
+    assert!(!pins.is_unanswered(), "another request has the id");
     (0..=MOST_ASKED).for_each(|n| pins.asks(&Id::Number(n.to_string()), "tools/list", None));
-    assert!(pins.may_list(&Id::Number("999999".into())), "too many to tell them apart");
+    pins.answered(&one);
+    assert!(pins.is_unanswered() && pins.may_ask_unseen(), "too many to tell them apart");
+}
+
+#[test]
+fn ids_are_one_where_a_client_takes_a_text_for_a_number() {
+    let number = |text: &str| loosely(&Id::Number(text.into()));
+    let text = |text: &str| loosely(&Id::String(text.into()));
+    for five in ["5", "05", " 5", "+5", "5\n", "0x5", "0X5", "0b101", "0o5", "5e0", "5.0", "0_5"] {
+        assert_eq!(text(five), number("5"), "{five:?}");
+    }
+    assert_eq!(number("5.0"), number("5"));
+    assert_eq!((text(""), loosely(&Id::Null)), (number("0"), number("0")));
+    for other in ["5a", "a5", "5.5", "50", "-5", "é5", "0xé"] {
+        assert_ne!(text(other), number("5"), "{other:?}");
+    }
+}
+
+#[test]
+fn held_definitions_count_against_the_bytes_of_a_list() {
+    let pins = SessionPins::new("s".into(), false);
+    let many = |text: &str| -> Vec<Value> { (0..100).map(|n| tool(&format!("t{n}"), text)).collect() };
+    assert!(list(&pins, &many("short")).0.is_empty());
+    let (out, news) = list(&pins, &many(&"long ".repeat(50_000)));
+    assert_eq!(out.len(), 100);
+    let tools = news.expect("news").tools;
+    let bytes: usize = tools.iter().filter_map(|tool| tool.definition.as_ref()).map(String::len).sum();
+    assert!(bytes > 0 && bytes <= MOST_BYTES, "{bytes}");
+    assert!((0..100).all(|n| pins.of_call(&format!("t{n}")).held.is_some()));
 }
 
 #[test]
@@ -139,6 +170,8 @@ fn pages_are_one_list_and_the_last_one_ends_it() {
     let (_, news) = page(&pins, 2, &[tool("b", "B")], false, 200);
     assert_eq!(news.expect("news").whole, Some(100));
     assert!(pins.of_call("a").held.is_none());
+    pins.asks(&Id::Number("1".into()), "tools/list", None);
+    pins.asks(&Id::Number("2".into()), "tools/list", Some(r#"{"cursor":"x"}"#));
     // A changed tool is held on whichever page it comes.
     let (_, _) = page(&pins, 1, &[tool("a", "A")], true, 300);
     let (out, _) = page(&pins, 2, &[tool("b", "other")], false, 400);
@@ -176,7 +209,7 @@ fn a_server_with_too_many_tools_keeps_those_that_fit() {
     let pins = SessionPins::new("s".into(), false);
     let many: Vec<Value> = (0..MOST_TOOLS + 500).map(|n| json!({ "name": format!("t{n}") })).collect();
     let (out, news) = list(&pins, &many);
-    assert_eq!(out.len(), 500);
+    assert_eq!(out, [MOST_TOOLS], "all of the others as one");
     let news = news.expect("news");
     assert_eq!((news.tools.len(), news.more), (MOST_TOOLS, 500));
     assert!(

@@ -15,45 +15,83 @@ use std::io::{self, Write};
 /// Bytes of definitions in one entry, about: a reader of the journal takes one at a time.
 const ENTRY: usize = 1 << 20;
 
+/// Bytes at the end of a line that is not passed on in which its id is looked for.
+const TAIL: usize = 4 << 10;
+
+/// A line that is kept from the client.
+pub(crate) struct Withheld {
+    why: String,
+    /// What it answers, by its beginning.
+    id: Option<Id>,
+    /// Its end.
+    tail: Vec<u8>,
+}
+
+impl Withheld {
+    /// Another piece of it.
+    pub(crate) fn push(&mut self, piece: &[u8]) {
+        self.tail.extend_from_slice(&piece[piece.len().saturating_sub(TAIL)..]);
+        self.tail.drain(..self.tail.len().saturating_sub(TAIL));
+    }
+}
+
 impl<S: Write, C: Write> Session<S, C> {
     /// Records a line of the server's, without its end, that is no blank one. What the client gets in its place, where that is
     /// another text; nothing at all where that is empty.
     pub(super) fn server_line(&self, draft: &mut Draft, time: Time, body: &[u8]) -> Option<Vec<u8>> {
         let answers = line::answers(body);
-        let (given, id) = match &answers {
-            Answers::One(id) if self.pins.may_list(id) => {
-                (self.list(draft, time, body, Some(id)), Some(id.clone()))
-            }
-            Answers::One(id) => {
-                if self.pins.introduces(id) {
-                    self.record_info(draft, time, body);
-                }
-                (Err(()), Some(id.clone()))
-            }
-            Answers::Unclear if self.pins.is_asked() => {
-                (self.list(draft, time, body, None), line::answered_id(body))
-            }
-            Answers::Unclear => (Err(()), line::answered_id(body)),
-            Answers::Nothing => (Err(()), None),
+        // Whatever it answers, or is: clients take other ids for theirs, other keys for those of an answer, and a part of a
+        // line for a line.
+        let may_be_list = self.pins.is_asked() && listing::may_be_list(body);
+        let given = if may_be_list { self.list(draft, time, body) } else { Err(()) };
+        let id = match answers {
+            Answers::One(id) => Some(id),
+            Answers::Unclear => line::answered_id(body),
+            Answers::Nothing => None,
         };
         if given.is_err() {
+            if id.as_ref().is_some_and(|id| self.pins.introduces(id)) {
+                self.record_info(draft, time, body);
+            }
             self.draft(draft, time, Direction::ServerToClient, body, &[], None);
         }
         if let Some(id) = id {
-            lock(&self.outstanding).remove(&id);
-            self.pins.stops_listening(&id);
+            self.answered(&self.asked_by(&id).unwrap_or(id));
         }
         given.ok().flatten()
     }
 
+    /// The id of the client's request that it may take this one for, where the server has that.
+    fn asked_by(&self, id: &Id) -> Option<Id> {
+        let folded = crate::pins::loosely(id);
+        let outstanding = lock(&self.outstanding);
+        [id.clone(), Id::Number(folded.clone()), Id::String(folded)]
+            .into_iter()
+            .find(|id| outstanding.has(id))
+    }
+
+    /// A request has its answer.
+    fn answered(&self, id: &Id) {
+        lock(&self.outstanding).remove(id);
+        self.pins.stops_listening(id);
+        self.pins.answered(id);
+    }
+
+    /// Answers, in place of the server, the requests that a line of its would have answered.
+    fn refusals(&self, ids: Vec<Id>, why: &str) -> Vec<u8> {
+        let mut refusals = Vec::new();
+        // One that is answered is asked no more.
+        for id in ids {
+            if let Some(id) = self.asked_by(&id) {
+                self.answered(&id);
+                refusals.extend(no_list(&id, why));
+            }
+        }
+        refusals
+    }
+
     /// Judges what may be a list of tools, and records it; an error where it is none, and nothing was recorded.
-    fn list(
-        &self,
-        draft: &mut Draft,
-        time: Time,
-        body: &[u8],
-        id: Option<&Id>,
-    ) -> Result<Option<Vec<u8>>, ()> {
+    fn list(&self, draft: &mut Draft, time: Time, body: &[u8]) -> Result<Option<Vec<u8>>, ()> {
         let lists = match listing::read(body) {
             Ok(lists) if lists.is_empty() => return Err(()),
             Ok(lists) => lists,
@@ -63,12 +101,18 @@ impl<S: Write, C: Write> Session<S, C> {
                     format!("not passed on, as a list of tools that parsers could read differently: {why}");
                 self.draft(draft, time, Direction::ServerToClient, body, &[], Some(&why));
                 notice::print(&format!("a line of the server's was {why}"));
-                return Ok(Some(id.map(|id| no_list(id, &why)).unwrap_or_default()));
+                return Ok(Some(self.refusals(line::ids_in(body), &why)));
             }
         };
+        if !lists.iter().any(|list| self.asked_by(&list.id).is_some()) && !self.pins.may_ask_unseen() {
+            // No client takes it; a server could have us judge as many as it likes.
+            let why = "not passed on: it lists tools, and nobody asked for them";
+            self.draft(draft, time, Direction::ServerToClient, body, &[], Some(why));
+            return Ok(Some(Vec::new()));
+        }
         let judged = self.pins.judge(&lists, time.at);
         let message = self.message_id(time.at);
-        if self.pins.is_of_newer_era() {
+        if lists.iter().any(|list| self.pins.introduces(&list.id)) || self.pins.is_of_newer_era() {
             self.record_info(draft, time, body);
         }
         if let Some(news) = judged.news {
@@ -76,6 +120,9 @@ impl<S: Write, C: Write> Session<S, C> {
             entries(news, &message.to_string(), time.at).iter().for_each(|entry| draft.entry(entry));
         }
         self.draft_as(draft, message, time, Direction::ServerToClient, body, &[], None);
+        for list in &lists {
+            self.answered(&self.asked_by(&list.id).unwrap_or(list.id.clone()));
+        }
         let is_out = |list: usize, at: usize| judged.out.get(list).is_some_and(|out| out.contains(&at));
         let has_out = judged.out.iter().any(|out| !out.is_empty());
         Ok(has_out.then(|| listing::without(body, &lists, is_out)))
@@ -91,26 +138,31 @@ impl<S: Write, C: Write> Session<S, C> {
     }
 
     /// Whether a line of the server's that is too long to be judged is kept from the client, of which `start` is the beginning:
-    /// where it may be a list of tools. The client has its answer then, if that is clear.
-    ///
-    /// # Errors
-    /// Those of writing to the client.
-    pub(crate) fn withholds(&self, start: &[u8], limit: usize) -> io::Result<bool> {
-        let id = match line::answers(start) {
-            Answers::One(id) if self.pins.may_list(&id) => Some(id),
-            Answers::Unclear if self.pins.is_asked() => None,
-            _ => return Ok(false),
-        };
+    /// while a list of tools is to come, since any part of a line may be one.
+    pub(crate) fn withholds(&self, start: &[u8], limit: usize) -> Option<Withheld> {
+        if !self.pins.is_unanswered() {
+            return None;
+        }
         let why = format!("not passed on: it may list tools, and is longer than {limit} bytes");
         notice::print(&format!("a line of the server's was {why}"));
         self.record_or_warn(&Entry::Note {
             at: time_of_note(),
             text: format!("the next line of the server's was {why}"),
         });
-        if let Some(id) = id {
-            self.to_client(&no_list(&id, &why))?;
-        }
-        Ok(true)
+        let id = match line::answers(start) {
+            Answers::One(id) => Some(id),
+            Answers::Unclear | Answers::Nothing => None,
+        };
+        Some(Withheld { why, id, tail: start[start.len().saturating_sub(TAIL)..].to_vec() })
+    }
+
+    /// Gives the client its answer in place of a line that was kept from it, where it is clear what that answered.
+    ///
+    /// # Errors
+    /// Those of writing to the client.
+    pub(crate) fn answer_withheld(&self, line: Withheld) -> io::Result<()> {
+        let ids = line.id.map_or_else(|| line::last_id(&line.tail).into_iter().collect(), |id| vec![id]);
+        self.to_client(&self.refusals(ids, &line.why))
     }
 
     /// Takes what the auditor has pinned, and tells the client to ask again where that changes what it got.

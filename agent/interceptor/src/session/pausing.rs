@@ -28,7 +28,21 @@ impl<S: Write, C: Write> Session<S, C> {
     /// # Errors
     /// Those of writing to the server or the client.
     pub fn decide(&self, call: &str, decision: &Decision) -> io::Result<bool> {
-        let Some(held) = lock(&self.held).remove(call) else { return Ok(false) };
+        let Some(mut held) = lock(&self.held).remove(call) else { return Ok(false) };
+        if let Decision::Approved(by) = decision
+            && let Some(why) = self.pins.held_now(&held.call.tool)
+        {
+            // Whoever approved it took it for a call of what was pinned when it came.
+            let text = format!(
+                "the call {call} is refused though {by} approved it: meanwhile its tool is held: {why}"
+            );
+            self.record_or_warn(&Entry::Note { at: now(), text });
+            self.record_or_warn(&decided(call.to_owned(), Outcome::Denied, None));
+            self.report(Report::Released(call.to_owned()));
+            held.call.held = Some(why);
+            let answer = answer::stopped(&held.call, &StopReason::Blocked);
+            return self.to_client(answer.as_bytes()).map(|()| true);
+        }
         let (outcome, by) = match decision {
             Decision::Approved(by) => (Outcome::Approved, Some(by.clone())),
             Decision::Denied(by) => (Outcome::Denied, Some(by.clone())),

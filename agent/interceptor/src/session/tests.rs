@@ -1,5 +1,7 @@
 //! A session with memory at both ends.
 
+mod lists;
+
 use super::{Decision, Options, Report, Session};
 use crate::seen::SeenTools;
 use ringfence_session::{
