@@ -163,7 +163,6 @@ impl Link {
                 pause = if connection.is_some() || patient { PAUSE } else { (2 * pause).min(LONG_PAUSE) };
                 if connection.is_none() {
                     self.session.rules().none_stored();
-                    self.session.pins().none_stored();
                 }
                 // A new auditor knows nothing of the calls that wait.
                 newly_paused.extend(std::mem::take(&mut waiting));
@@ -355,8 +354,8 @@ fn give_up(session: &PipeSession, link: Option<Connection>, rules: &mut RuleFile
             carry_out(session, order, rules);
         }
     }
+    // What is pinned is waited for: the next link may come in time, and what goes to the client before cannot be called back.
     session.rules().none_stored();
-    session.pins().none_stored();
 }
 
 fn carry_out(session: &PipeSession, order: SessionOrder, rules: &mut RuleFileFollower) {
@@ -429,9 +428,11 @@ mod tests {
         });
         assert!(!exchange(&session, &mut link, true, &[], None, &mut follower), "the link is broken");
         assert_eq!(session.waiting().len(), 1, "nothing was read yet");
+        session.pins().await_stored();
         give_up(&session, Some(link), &mut follower);
         reads.join().expect("no panic");
         assert_eq!(session.waiting().len(), 0, "decided all the same");
+        assert!(session.pins().is_awaited(), "a list does not go to the client because a link broke");
         let mut forwarded = vec![0; line.len()];
         server.read_exact(&mut forwarded).expect("the call");
         assert_eq!(forwarded, line.as_bytes());
