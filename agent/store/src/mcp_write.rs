@@ -223,7 +223,7 @@ fn write(
         Row::Server { key, info, at: when } => {
             tools::server(step, (at, owner), (key.as_deref(), info.as_deref()), *when)
         }
-        Row::Tools(listed) => tools::listed(step, (at, owner), listed),
+        Row::Tools(listed) => tools::listed(step, at, listed),
         Row::Message(message) => insert_message(step, at, message),
         Row::Call(call) => {
             if intents::insert_call(step, at, call, grouping)? {

@@ -19,6 +19,8 @@ pub enum Decided {
     NothingWaits,
     /// What waits is not what was shown.
     Another,
+    /// There was no room for its text: nobody can have seen what it says.
+    NotKept,
 }
 
 /// A pin as it is decided about.
@@ -54,6 +56,11 @@ impl SessionWriter {
             let nothing = pin.changed.is_none() && !pin.is_flagged;
             return Ok(if nothing { Decided::NothingWaits } else { Decided::Another });
         }
+        let kept = "SELECT 1 FROM tool_definitions WHERE server = ?1 AND sha256 = ?2";
+        let is_kept = step.prepare_cached(kept).and_then(|mut kept| kept.exists(params![server, sha256]));
+        if approve && !is_kept.map_err(&fail)? {
+            return Ok(Decided::NotKept);
+        }
         let when = rfc3339(now);
         let text = match (waits, approve) {
             (true, true) => {
@@ -71,12 +78,19 @@ impl SessionWriter {
             }
         };
         step.execute(text, params![server, tool, by, when]).map_err(&fail)?;
-        if waits && approve && pin.sha256 != NOTHING {
-            tools::undefine(&step, server, &pin.sha256).map_err(&fail)?;
+        // What nothing names any more: what was pinned, or what waited in the place of what is refused now.
+        let unnamed = match (waits, approve) {
+            (true, true) => Some(&pin.sha256).filter(|pinned| *pinned != NOTHING),
+            (false, false) => pin.changed.as_ref(),
+            _ => None,
+        };
+        if let Some(unnamed) = unnamed {
+            tools::undefine(&step, server, unnamed).map_err(&fail)?;
         }
         let word = if approve { "approved" } else { "rejected" };
         tools::change(&step, server, Some(tool), (word, &when), &format!("{sha256} by {by}"))
             .map_err(&fail)?;
+        tools::trim(&step, server).map_err(&fail)?;
         let decided = DecidedTool {
             at: now,
             by: by.to_owned(),

@@ -8,19 +8,30 @@ use ringfence_base::clock::rfc3339;
 use ringfence_pins::{Flag, MOST_TOOLS, flags};
 use ringfence_session::{journal::ListedTool, rows::ingest::ToolsRow};
 use rusqlite::{OptionalExtension as _, Transaction, params};
+use std::collections::{HashMap, HashSet};
 
 /// What the key of a server begins with whose sessions begin in containers: what those say pins nothing for others.
 pub const CONTAINED: &str = "contained ";
 
+/// What the key of a server begins with in a journal that somebody may have written since its session: it makes no server.
+pub const PAST: &str = "past ";
+
 /// Most servers of one user, subordinate ids included; those in containers are counted apart. Of more, those go that were not
-/// seen for longest.
+/// seen for longest, but for those that somebody uses or decided about.
 pub(crate) const MOST_SERVERS: i64 = 256;
-/// Most bytes of the definitions of one user's servers, counted like those.
+/// Most bytes of the definitions of one user's servers, counted like those. What has no room is pinned by its hash alone.
 const MOST_BYTES: i64 = 64 << 20;
+/// The same of one server: what is pinned, and as much that waits.
+const MOST_BYTES_OF_SERVER: i64 = 2 * ringfence_pins::MOST_BYTES as i64;
+/// Bytes of definitions that a server has room for whatever the user's others take.
+const BYTES_OF_EACH: i64 = 1 << 20;
+/// Most words of the tools of one row that are looked up: each costs a query while everybody else's writes wait.
+const MOST_WORDS: usize = 512;
 /// Most tools of a server in the inventory, those that are gone included.
 const MOST_LISTED: i64 = 2 * MOST_TOOLS as i64;
-/// Changes of a server that are kept, and how many more go at once.
+/// Changes of a server that are kept.
 const MOST_CHANGES: i64 = 500;
+/// How many tools that are gone are removed at once.
 const SLACK: i64 = 100;
 
 /// Notes what the server of a session is: which one, or what it says of itself.
@@ -47,7 +58,7 @@ pub(crate) fn server(
     if let Some(before) = before {
         change(step, server, None, ("version", &when), &format!("{before} -> {info}"))?;
     }
-    Ok(())
+    trim(step, server)
 }
 
 /// Finds or makes the row of a session's server.
@@ -57,21 +68,28 @@ fn begin(
     key: &str,
     when: &str,
 ) -> rusqlite::Result<()> {
-    let (contained, key) = match key.strip_prefix(CONTAINED) {
-        Some(key) => (true, key),
-        None => (false, key),
-    };
+    let (past, key) = key.strip_prefix(PAST).map_or((false, key), |key| (true, key));
+    let (contained, key) = key.strip_prefix(CONTAINED).map_or((false, key), |key| (true, key));
     let found: Option<i64> = step
         .prepare_cached("SELECT id FROM mcp_servers WHERE uid = ?1 AND key = ?2 AND contained = ?3")?
         .query_row(params![at.uid, key, contained], |row| row.get(0))
         .optional()?;
     let server = match found {
+        Some(server) if past => server,
+        None if past => return Ok(()),
         Some(server) => {
             step.prepare_cached("UPDATE mcp_servers SET last_seen = max(last_seen, ?2) WHERE id = ?1")?
                 .execute(params![server, when])?;
             server
         }
         None => {
+            if !make_room(step, (owner, contained))? {
+                tracing::warn!(
+                    "session {}: nothing is pinned of its server for other sessions: uid {owner} has {MOST_SERVERS} servers that are in use or decided about; `ringfence mcp pin --forget SERVER` makes room",
+                    at.session
+                );
+                return Ok(());
+            }
             // A session whose journal has a key has a name.
             let new = "INSERT INTO mcp_servers (uid, owner, key, contained, name, command, first_seen, last_seen)
                  SELECT ?2, ?3, ?4, ?5, server_name, server_command, ?6, ?6 FROM sessions WHERE id = ?1 AND uid = ?2 RETURNING id";
@@ -88,7 +106,6 @@ fn begin(
                 // Whoever reads the name alone would take it for that one.
                 change(step, server, None, ("another_program", when), &other)?;
             }
-            bound(step, (owner, contained), server)?;
             server
         }
     };
@@ -107,11 +124,7 @@ fn of_session(step: &Transaction<'_>, at: &Position<'_>) -> rusqlite::Result<Opt
 }
 
 /// Notes tools that a session's server listed, and pins those that are new.
-pub(crate) fn listed(
-    step: &Transaction<'_>,
-    (at, owner): (&Position<'_>, u32),
-    row: &ToolsRow,
-) -> rusqlite::Result<()> {
+pub(crate) fn listed(step: &Transaction<'_>, at: &Position<'_>, row: &ToolsRow) -> rusqlite::Result<()> {
     let Some((server, name)) = of_session(step, at)? else { return Ok(()) };
     let when = rfc3339(row.at);
     let had_some =
@@ -120,16 +133,10 @@ pub(crate) fn listed(
         note(step, server, tool, &when, had_some)?;
     }
     if row.counts {
-        let mut grew = false;
+        let mut words =
+            Words { own: row.tools.iter().map(|tool| tool.name.as_str()).collect(), known: HashMap::new() };
         for tool in &row.tools {
-            grew |= pin(step, (at.uid, server, &name), tool, row, &when)?;
-        }
-        if grew {
-            let contained: bool =
-                step.query_row("SELECT contained FROM mcp_servers WHERE id = ?1", [server], |row| {
-                    row.get(0)
-                })?;
-            bound(step, (owner, contained), server)?;
+            pin(step, (at.uid, server, &name), tool, &mut words, &when)?;
         }
     }
     if let Some(since) = row.whole {
@@ -143,7 +150,7 @@ pub(crate) fn listed(
             change(step, server, Some(tool), ("removed", &when), "")?;
         }
     }
-    Ok(())
+    trim(step, server)
 }
 
 /// Notes one tool in the inventory.
@@ -192,15 +199,15 @@ fn note(
     Ok(())
 }
 
-/// Pins a tool that is not pinned; has one wait that is another than the pinned. Whether a definition was added.
+/// Pins a tool that is not pinned; has one wait that is another than the pinned.
 fn pin(
     step: &Transaction<'_>,
     (uid, server, server_name): (u32, i64, &str),
     tool: &ListedTool,
-    row: &ToolsRow,
+    words: &mut Words<'_>,
     when: &str,
-) -> rusqlite::Result<bool> {
-    let Some(sha256) = &tool.sha256 else { return Ok(false) };
+) -> rusqlite::Result<()> {
+    let Some(sha256) = &tool.sha256 else { return Ok(()) };
     let known: Option<(String, Option<String>)> = step
         .prepare_cached("SELECT sha256, changed_sha256 FROM tool_pins WHERE server = ?1 AND name = ?2")?
         .query_row(params![server, tool.name], |row| Ok((row.get(0)?, row.get(1)?)))
@@ -211,9 +218,9 @@ fn pin(
                 .prepare_cached("SELECT count(*) FROM tool_pins WHERE server = ?1")?
                 .query_row([server], |row| row.get(0))?;
             if count >= MOST_TOOLS as i64 && !forget_one(step, server)? {
-                return Ok(false);
+                return Ok(());
             }
-            let flags = flagged(step, (uid, server, server_name), (tool, definition), row)?;
+            let flags = flagged(step, (uid, server, server_name), (tool, definition), words)?;
             step.prepare_cached(
                 "INSERT INTO tool_pins (uid, server, name, sha256, parts, flags, since) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
             )?
@@ -221,7 +228,7 @@ fn pin(
             define(step, server, sha256, definition)
         }
         // Somebody forgot it meanwhile: the next session pins it anew.
-        (None, _) => Ok(false),
+        (None, _) => Ok(()),
         (Some((pinned, waits)), _) if pinned == *sha256 => {
             if let Some(waits) = waits {
                 step.prepare_cached(
@@ -232,13 +239,13 @@ fn pin(
                 undefine(step, server, &waits)?;
                 change(step, server, Some(&tool.name), ("as_before", when), sha256)?;
             }
-            Ok(false)
+            Ok(())
         }
         (Some((_, waits)), definition) => {
             let is_new = waits.as_ref() != Some(sha256);
             if is_new {
                 let flags = match definition {
-                    Some(definition) => flagged(step, (uid, server, server_name), (tool, definition), row)?,
+                    Some(definition) => flagged(step, (uid, server, server_name), (tool, definition), words)?,
                     None => Vec::new(),
                 };
                 step.prepare_cached(
@@ -253,7 +260,7 @@ fn pin(
             }
             match definition {
                 Some(definition) => define(step, server, sha256, definition),
-                None => Ok(false),
+                None => Ok(()),
             }
         }
     }
@@ -280,12 +287,20 @@ fn forget_one(step: &Transaction<'_>, server: i64) -> rusqlite::Result<bool> {
 /// A tool that is gone for so long, µs, may be forgotten where its server has too many: 90 days.
 const FORGOTTEN: i64 = 90 * 24 * 3_600 * 1_000_000;
 
+/// Words of the tools of one row that other servers may have for theirs.
+struct Words<'a> {
+    /// What the row lists: the server's own.
+    own: HashSet<&'a str>,
+    /// What was looked up: the other server, where there is one.
+    known: HashMap<String, Option<String>>,
+}
+
 /// What is odd about a definition: what its session found, and what other servers of the user have that it names.
 fn flagged(
     step: &Transaction<'_>,
     (uid, server, server_name): (u32, i64, &str),
     (tool, definition): (&ListedTool, &str),
-    row: &ToolsRow,
+    words: &mut Words<'_>,
 ) -> rusqlite::Result<Vec<Flag>> {
     let mut found = tool.flags.clone();
     let mut others = step.prepare_cached(
@@ -296,11 +311,19 @@ fn flagged(
     )?;
     for word in flags::distinctive_words(definition) {
         // The server's own, also what the same list has further down.
-        if found.len() >= flags::MOST || row.tools.iter().any(|own| own.name == word) {
+        if found.len() >= flags::MOST || words.own.contains(word.as_str()) {
             continue;
         }
-        let other: Option<String> =
-            others.query_row(params![uid, server, word, server_name], |row| row.get(0)).optional()?;
+        let other = match words.known.get(&word) {
+            Some(other) => other.clone(),
+            None if words.known.len() >= MOST_WORDS => continue,
+            None => {
+                let other: Option<String> =
+                    others.query_row(params![uid, server, word, server_name], |row| row.get(0)).optional()?;
+                words.known.insert(word.clone(), other.clone());
+                other
+            }
+        };
         if let Some(other) = other {
             found.push(flags::mention(&word, &other));
             break;
@@ -313,15 +336,28 @@ fn json(value: &impl serde::Serialize) -> String {
     serde_json::to_string(value).unwrap_or_else(|_| "null".to_owned())
 }
 
-/// Keeps a definition; whether it was not there.
-fn define(step: &Transaction<'_>, server: i64, sha256: &str, definition: &str) -> rusqlite::Result<bool> {
+/// Keeps a definition, if there is room: no server takes another's.
+fn define(step: &Transaction<'_>, server: i64, sha256: &str, definition: &str) -> rusqlite::Result<()> {
+    let (own, owner, contained): (i64, u32, bool) = step
+        .prepare_cached("SELECT bytes, owner, contained FROM mcp_servers WHERE id = ?1")?
+        .query_row([server], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
+    let more = definition.len() as i64;
+    if own + more > BYTES_OF_EACH {
+        let all: i64 = step
+            .prepare_cached(
+                "SELECT coalesce(sum(bytes), 0) FROM mcp_servers WHERE owner = ?1 AND contained = ?2",
+            )?
+            .query_row(params![owner, contained], |row| row.get(0))?;
+        if own + more > MOST_BYTES_OF_SERVER || all + more > MOST_BYTES {
+            return Ok(());
+        }
+    }
     let new = step
         .prepare_cached(
             "INSERT OR IGNORE INTO tool_definitions (server, sha256, definition) VALUES (?1, ?2, ?3)",
         )?
         .execute(params![server, sha256, definition])?;
-    count(step, server, if new == 0 { 0 } else { definition.len() as i64 })?;
-    Ok(new > 0)
+    count(step, server, if new == 0 { 0 } else { more })
 }
 
 /// Removes a definition that nothing names any more.
@@ -355,16 +391,18 @@ pub(crate) fn change(
     step.prepare_cached(
         "INSERT INTO tool_changes (server, tool, at, change, detail) VALUES (?1, ?2, ?3, ?4, ?5)",
     )?
-    .execute(params![server, tool, when, what, detail])?;
-    let id = step.last_insert_rowid();
-    if id % SLACK == 0 {
-        step.prepare_cached(
-            "DELETE FROM tool_changes WHERE server = ?1 AND id <=
-                 (SELECT id FROM tool_changes WHERE server = ?1 ORDER BY id DESC LIMIT 1 OFFSET ?2)",
-        )?
-        .execute([server, MOST_CHANGES])?;
-    }
-    Ok(())
+    .execute(params![server, tool, when, what, detail])
+    .map(drop)
+}
+
+/// Removes old changes of a server beyond those that are kept.
+pub(crate) fn trim(step: &Transaction<'_>, server: i64) -> rusqlite::Result<()> {
+    step.prepare_cached(
+        "DELETE FROM tool_changes WHERE server = ?1 AND id <=
+             (SELECT id FROM tool_changes WHERE server = ?1 ORDER BY id DESC LIMIT 1 OFFSET ?2)",
+    )?
+    .execute([server, MOST_CHANGES])
+    .map(drop)
 }
 
 /// Counts a call of a session's tool.
@@ -382,22 +420,27 @@ pub(crate) fn called(
     .map(drop)
 }
 
-/// Keeps a user's servers within their bounds; `kept` stays.
-fn bound(step: &Transaction<'_>, (owner, contained): (u32, bool), kept: i64) -> rusqlite::Result<()> {
+/// Makes room for one more server of a user. False: each is in use, decided about, or has something waiting, and whoever could
+/// remove those could have what was pinned of them pinned anew.
+fn make_room(step: &Transaction<'_>, (owner, contained): (u32, bool)) -> rusqlite::Result<bool> {
     loop {
-        let (servers, bytes): (i64, i64) = step
-            .prepare_cached("SELECT count(*), coalesce(sum(bytes), 0) FROM mcp_servers WHERE owner = ?1 AND contained = ?2")?
-            .query_row(params![owner, contained], |row| Ok((row.get(0)?, row.get(1)?)))?;
-        if servers <= MOST_SERVERS && bytes <= MOST_BYTES {
-            return Ok(());
+        let servers: i64 = step
+            .prepare_cached("SELECT count(*) FROM mcp_servers WHERE owner = ?1 AND contained = ?2")?
+            .query_row(params![owner, contained], |row| row.get(0))?;
+        if servers < MOST_SERVERS {
+            return Ok(true);
         }
         let oldest: Option<i64> = step
             .prepare_cached(
-                "SELECT id FROM mcp_servers WHERE owner = ?1 AND contained = ?2 AND id <> ?3 ORDER BY last_seen, id LIMIT 1",
+                "SELECT id FROM mcp_servers s WHERE owner = ?1 AND contained = ?2
+                     AND NOT EXISTS (SELECT 1 FROM sessions WHERE server = s.id AND ended_at IS NULL)
+                     AND NOT EXISTS (SELECT 1 FROM tool_pins p WHERE p.server = s.id AND (p.approved_at IS NOT NULL
+                         OR p.rejected_at IS NOT NULL OR p.changed_sha256 IS NOT NULL))
+                 ORDER BY last_seen, id LIMIT 1",
             )?
-            .query_row(params![owner, contained, kept], |row| row.get(0))
+            .query_row(params![owner, contained], |row| row.get(0))
             .optional()?;
-        let Some(oldest) = oldest else { return Ok(()) };
+        let Some(oldest) = oldest else { return Ok(false) };
         remove(step, oldest)?;
     }
 }

@@ -1,6 +1,6 @@
 //! The inventory and the pins: what rows of journals make of them, and what a person decides.
 
-use super::{CONTAINED, MOST_SERVERS};
+use super::{CONTAINED, MOST_CHANGES, MOST_SERVERS, PAST};
 use crate::{Decided, Position, SessionReader, SessionWriter, Viewer, tests::call_rows};
 use ringfence_pins::{Definition, MOST_TOOLS, flags};
 use ringfence_session::{
@@ -66,6 +66,11 @@ impl Store {
         self.writer
             .decide_tool(Viewer(viewer), (server, tool, hash), ("a test", approve), 99 * SECOND)
             .expect("asked")
+    }
+
+    fn end(&mut self, session: &str) {
+        let text = "UPDATE sessions SET ended_at = started_at WHERE id = ?1";
+        self.writer.connection().expect("open").execute(text, [session]).expect("stored");
     }
 
     fn numbers(&mut self, query: &str) -> i64 {
@@ -259,6 +264,7 @@ fn a_user_has_so_many_servers_and_a_server_so_many_tools() {
         };
         let server = Row::Server { key: Some(key(number)), info: None, at: at * SECOND };
         store.write(&session, 5, &[start, server]);
+        store.end(&session);
     }
     assert_eq!(store.numbers("SELECT count(*) FROM mcp_servers WHERE uid = 5"), MOST_SERVERS);
     assert_eq!(store.numbers("SELECT count(*) FROM mcp_servers WHERE uid = 6"), 1);
@@ -273,6 +279,97 @@ fn a_user_has_so_many_servers_and_a_server_so_many_tools() {
     assert_eq!(store.numbers("SELECT count(*) FROM tool_pins"), MOST_TOOLS as i64);
     assert!(store.numbers("SELECT count(*) FROM mcp_tools") <= 2 * MOST_TOOLS as i64);
     assert!(store.numbers("SELECT count(*) FROM tool_changes") <= 4 * MOST_TOOLS as i64);
+}
+
+#[test]
+fn no_server_takes_what_is_pinned_of_another() {
+    let mut store = Store::new();
+    store.begin("1", 5, ("good", "g"), &key(1));
+    store.list("1", 5, 1, vec![tool("a", "A")]);
+    store.end("1");
+    store.begin("2", 5, ("evil", "e"), &key(2));
+    let many = |text: &str| -> Vec<ListedTool> { (0..200).map(|n| tool(&format!("t{n}"), text)).collect() };
+    store.list("2", 5, 2, many("short"));
+    for round in 0..3 {
+        let long = format!("{round}{}", "long ".repeat(50_000));
+        for part in many(&long).chunks(20) {
+            let row = ToolsRow { at: (3 + round) * SECOND, tools: part.to_vec(), whole: None, counts: true };
+            store.write("2", 5, &[Row::Tools(Box::new(row))]);
+        }
+    }
+    assert_eq!(store.server(5, "good")["tools"][0]["name"], "a", "it is still there");
+    assert_eq!(store.numbers("SELECT count(*) FROM tool_pins WHERE changed_sha256 IS NOT NULL"), 200);
+    let bytes = store.numbers("SELECT max(bytes) FROM mcp_servers");
+    assert!(bytes > super::BYTES_OF_EACH && bytes <= super::MOST_BYTES_OF_SERVER, "{bytes}");
+    // What has no text is not approved: nobody can have seen it.
+    let read = "SELECT p.name, p.changed_sha256, d.sha256 IS NULL FROM tool_pins p LEFT JOIN tool_definitions d
+        ON d.server = p.server AND d.sha256 = p.changed_sha256 WHERE p.changed_sha256 IS NOT NULL ORDER BY 3 LIMIT 1 OFFSET ?1";
+    let server = store.server(5, "evil")["id"].clone();
+    for (offset, expected) in [(199, Decided::NotKept), (0, Decided::Done)] {
+        let (name, hash): (String, String) = store
+            .writer
+            .connection()
+            .expect("open")
+            .query_row(read, [offset], |row| Ok((row.get(0)?, row.get(1)?)))
+            .expect("one");
+        let row = json!({"server": server, "tool": name, "sha256": hash});
+        assert_eq!(store.decide(5, &row, true), expected);
+    }
+}
+
+#[test]
+fn what_is_in_use_or_decided_about_is_not_removed_for_new_servers() {
+    let mut store = Store::new();
+    let begin = |store: &mut Store, number: usize| {
+        store.begin(&format!("{number}"), 5, ("s", "x"), &key(number));
+    };
+    (0..MOST_SERVERS as usize).for_each(|number| begin(&mut store, number));
+    begin(&mut store, 300);
+    assert_eq!(store.reader.server_of("300").expect("reads"), None, "each is in use");
+    // One has a change that waits, the next one is over and nobody decided anything.
+    store.list("0", 5, 1, vec![tool("a", "A")]);
+    store.list("0", 5, 2, vec![tool("a", "B")]);
+    ["0", "1"].iter().for_each(|session| store.end(session));
+    begin(&mut store, 301);
+    assert!(store.reader.server_of("301").expect("reads").is_some());
+    assert!(store.reader.server_of("0").expect("reads").is_some());
+    assert_eq!(store.reader.server_of("1").expect("reads"), None);
+    // A journal that anybody may have written makes no server; it is of one that is known.
+    store.end("2");
+    store.begin("302", 5, ("s", "x"), &format!("{PAST}{}", key(302)));
+    assert_eq!(store.reader.server_of("302").expect("reads"), None);
+    store.begin("303", 5, ("s", "x"), &format!("{PAST}{}", key(2)));
+    assert!(store.reader.server_of("303").expect("reads").is_some());
+}
+
+#[test]
+fn changes_are_trimmed_however_those_of_servers_alternate() {
+    let mut store = Store::new();
+    store.begin("1", 5, ("a", "x"), &key(1));
+    store.begin("2", 5, ("b", "x"), &key(2));
+    for round in 0..MOST_CHANGES + 50 {
+        for session in ["1", "2"] {
+            store.list(session, 5, round + 1, vec![tool("t", &format!("{round}"))]);
+        }
+    }
+    let most = "SELECT max(n) FROM (SELECT count(*) AS n FROM tool_changes GROUP BY server)";
+    assert_eq!(store.numbers(most), MOST_CHANGES);
+}
+
+#[test]
+fn words_are_looked_up_so_often_for_a_row_and_each_once() {
+    let mut store = Store::new();
+    store.begin("1", 5, ("files", "f"), &key(1));
+    store.list("1", 5, 1, vec![tool("read_file", "Reads")]);
+    store.begin("2", 5, ("evil", "e"), &key(2));
+    let words: String = (0..super::MOST_WORDS).map(|n| format!("odd_word_{n} ")).collect();
+    let after = tool("b", "Call read_file");
+    store.list("2", 5, 2, vec![tool("a", &words), after.clone(), tool("c", &words)]);
+    assert!(store.waits(5).is_empty(), "beyond the bound");
+    store.begin("3", 5, ("other", "o"), &key(3));
+    let short = &words[..words.len() / 2];
+    store.list("3", 5, 3, vec![tool("a", short), tool("c", short), after]);
+    assert_eq!(store.waits(5).len(), 1, "the same words count once");
 }
 
 #[test]
