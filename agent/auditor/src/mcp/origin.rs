@@ -1,7 +1,7 @@
 //! Whose word a session's journal is about its server's tools. Pure.
 
 use ringfence_session::rows::ingest::{Row, ToolsRow};
-use ringfence_store::CONTAINED;
+use ringfence_store::{CONTAINED, PAST};
 
 /// Whose word a session's journal is about its server's tools.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,6 +19,7 @@ impl Origin {
     pub(super) fn apply(self, row: &mut Row) {
         match row {
             Row::Server { key: Some(key), .. } if self == Self::Contained => key.insert_str(0, CONTAINED),
+            Row::Server { key: Some(key), .. } if self == Self::Past => key.insert_str(0, PAST),
             Row::Tools(row) => row.counts = self != Self::Past,
             _ => {}
         }

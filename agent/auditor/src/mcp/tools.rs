@@ -30,6 +30,9 @@ fn why(refused: &Decided) -> &'static str {
         Decided::Unknown => {
             "there is no such server or tool in the inventory; `ringfence mcp inventory` lists them"
         }
+        Decided::NotKept => {
+            "its server has so many long tools that this one's text was not kept, so nobody can have seen it; reject it, or look at the server and forget it (`ringfence mcp pin --forget SERVER`)"
+        }
         Decided::NothingWaits => "the tool waits for no decision: it is as it was pinned",
         Decided::Another => {
             "the tool does not say now what was shown with this hash: nothing is decided; look again at what `ringfence mcp pin` shows"
