@@ -14,6 +14,8 @@ const BIDI: &str = "it has controls that change the order in which text is shown
 const WIDTH: &str = "it has characters without width, which hide or split words";
 const CONTROL: &str = "it has control characters, by which a terminal hides text";
 
+/// Most different variants of ideographs in a text: more of them are bytes.
+const MOST_VARIANTS: usize = 4;
 /// Characters before and behind what was found that are shown.
 const AROUND: usize = 40;
 
@@ -25,6 +27,7 @@ pub(super) fn find(text: &str) -> Option<Found> {
     let chars: Vec<char> = text.chars().collect();
     let is_rtl = chars.iter().any(|c| is_right_to_left(*c));
     let at = |at: usize| chars.get(at).copied();
+    let mut ideographic = Vec::new();
     let mut index = 0;
     while let Some(c) = at(index) {
         let before = index.checked_sub(1).and_then(at);
@@ -38,7 +41,11 @@ pub(super) fn find(text: &str) -> Option<Found> {
             }
             c if is_tag(c) => Some(TAGS),
             '\u{fe00}'..='\u{fe0f}' | '\u{180b}'..='\u{180d}' | '\u{e0100}'..='\u{e01ef}' => {
-                (!before.is_some_and(takes_selector)).then_some(SELECTORS)
+                let is_one = before.is_some_and(|before| takes_selector(before, c));
+                if c >= '\u{e0100}' && !ideographic.contains(&c) {
+                    ideographic.push(c);
+                }
+                (!is_one || ideographic.len() > MOST_VARIANTS).then_some(SELECTORS)
             }
             '\u{200e}' | '\u{200f}' | '\u{61c}' => (!is_rtl).then_some(BIDI),
             '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{206f}' => Some(BIDI),
@@ -112,9 +119,23 @@ fn is_selector(c: char) -> bool {
     matches!(c, '\u{fe00}'..='\u{fe0f}' | '\u{180b}'..='\u{180d}' | '\u{e0100}'..='\u{e01ef}')
 }
 
-/// What a variation selector may stand behind: a symbol, an emoji, an ideograph, a keycap's digit; never another selector.
-fn takes_selector(c: char) -> bool {
-    matches!(c, '#' | '*' | '0'..='9' | '\u{a9}' | '\u{ae}') || (u32::from(c) >= 0x1000 && !is_suspect(c))
+/// Whether a variation selector may stand behind a character: those for text and emoji behind a symbol, an emoji or a keycap's
+/// digit, others behind writing or mathematics that has such variants; none behind another selector.
+fn takes_selector(c: char, selector: char) -> bool {
+    let ideograph =
+        matches!(c, '\u{2e80}'..='\u{9fff}' | '\u{f900}'..='\u{faff}' | '\u{20000}'..='\u{3ffff}');
+    match selector {
+        '\u{fe0e}' | '\u{fe0f}' => {
+            matches!(c, '#' | '*' | '0'..='9' | '\u{a9}' | '\u{ae}')
+                || (u32::from(c) >= 0x1000 && !is_suspect(c))
+        }
+        '\u{fe00}'..='\u{fe0d}' => {
+            ideograph
+                || matches!(c, '0' | '\u{1000}'..='\u{109f}' | '\u{2200}'..='\u{22ff}' | '\u{2a00}'..='\u{2aff}' | '\u{ff01}'..='\u{ff1f}')
+        }
+        '\u{180b}'..='\u{180d}' => matches!(c, '\u{1820}'..='\u{18aa}'),
+        _ => ideograph,
+    }
 }
 
 fn is_right_to_left(c: char) -> bool {

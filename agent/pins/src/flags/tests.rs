@@ -53,6 +53,11 @@ fn published_attacks_are_found() {
     assert_eq!(missed.len(), 0, "{}", missed.join("\n"));
 }
 
+/// Five bytes in as many variants of an ideograph.
+fn selectors_behind(carrier: char) -> String {
+    ('\u{e0100}'..='\u{e0104}').flat_map(|selector| [carrier, selector]).collect()
+}
+
 #[test]
 fn what_cannot_be_seen_is_found_unless_writing_needs_it() {
     let tags: String =
@@ -62,6 +67,10 @@ fn what_cannot_be_seen_is_found_unless_writing_needs_it() {
         format!("Adds{tags}"),
         format!("Adds \u{1f3f4}{tags}"),
         format!("Adds 😀{selectors}"),
+        // Each behind one of its own.
+        "Adds 😀\u{e0101}".to_owned(),
+        "Adds 😀\u{fe01}".to_owned(),
+        selectors_behind('葛'),
         "Adds\u{fe0f}\u{fe01}".to_owned(),
         "ig\u{200b}nore".to_owned(),
         "Adds \u{200d} numbers".to_owned(),
@@ -96,6 +105,7 @@ fn what_cannot_be_seen_is_found_unless_writing_needs_it() {
         "\u{1f3f4}\u{e0067}\u{e0062}\u{e0065}\u{e006e}\u{e0067}\u{e007f} England",
         "\u{feff}with a mark at its beginning",
         "葛\u{e0100}城",
+        "∩\u{fe00} 葛\u{e0100} 辻\u{e0101}",
     ] {
         assert_eq!(described(plain), [], "{plain:?}");
     }
