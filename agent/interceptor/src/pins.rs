@@ -12,11 +12,13 @@ use ringfence_pins::{
 use ringfence_redact as redact;
 use ringfence_session::{
     journal::ListedTool,
-    line::Id,
+    line::{self, Id},
     listing::{Listed, Listing},
 };
 use ringfence_wire::mcp::PinnedTool;
+use serde_json::Value;
 use std::{
+    borrow::Cow,
     collections::{HashMap, HashSet, VecDeque},
     sync::{Condvar, Mutex, MutexGuard, PoisonError},
     time::Duration,
@@ -378,17 +380,21 @@ impl SessionPins {
         }
         let definition = match listed.definition() {
             Ok(definition) if !names.insert(definition.name.clone()) => {
-                Err((Some(definition.name), Unjudged::Twice))
+                Err((vec![definition.name], Unjudged::Twice))
             }
             Ok(definition) => Ok(definition),
-            Err(why) => Err((name_of(listed.raw), why)),
+            Err(why) => Err((names_of(listed.raw), why)),
         };
         let (definition, parts) = match definition {
             Ok(definition) => {
                 let parts = definition.parts();
                 (definition, parts)
             }
-            Err((name, why)) => return not_judged(state, name?, &why),
+            Err((names, why)) => {
+                let held: Vec<_> =
+                    names.into_iter().filter_map(|name| not_judged(state, name, &why)).collect();
+                return held.into_iter().next();
+            }
         };
         let Definition { name, sha256, text } = definition;
         let digest = name_digest(&name);
@@ -424,7 +430,7 @@ impl SessionPins {
             for flag in &mut tool.flags {
                 flag.excerpt = self.recorded(&flag.excerpt);
             }
-            tool.definition = Some(self.recorded(&text));
+            tool.definition = Some(self.recorded_definition(&text));
             tool.parts = parts.clone();
         }
         if !is_known && tool.held.is_none() {
@@ -439,6 +445,15 @@ impl SessionPins {
         let known = Tool { sha256: Some(sha256), parts, held: tool.held.clone(), is_flagged };
         state.tools.insert(name, known);
         Some(tool)
+    }
+
+    /// A definition as it is recorded. What a key is called takes nothing out of it: a server would name those after secrets
+    /// whose values nobody should see who approves. Where a text has what looks like a secret, its hash tells whether it changed.
+    fn recorded_definition(&self, text: &str) -> String {
+        match serde_json::from_str(text) {
+            Ok(definition) if !self.store_raw => without_secrets(definition).to_string(),
+            _ => text.to_owned(),
+        }
     }
 
     fn recorded(&self, text: &str) -> String {
@@ -478,6 +493,12 @@ fn of_call(state: &State, name: &str) -> KnownTool {
     if let Some(tool) = state.tools.get(name) {
         return KnownTool { held: tool.held.clone(), is_flagged: tool.is_flagged };
     }
+    // Some servers fold case, and run what they listed under another spelling.
+    let folded = name.to_lowercase();
+    let alike = |(known, tool): &(&String, &Tool)| tool.held.is_some() && known.to_lowercase() == folded;
+    if let Some((_, tool)) = state.tools.iter().find(alike) {
+        return KnownTool { held: tool.held.clone(), is_flagged: false };
+    }
     if name.len() > LONGEST_NAME {
         return KnownTool { held: Some(Unjudged::LongName(name.len()).to_string()), is_flagged: false };
     }
@@ -511,14 +532,30 @@ fn not_judged(state: &mut State, name: String, why: &Unjudged) -> Option<ListedT
     Some(ListedTool { name, sha256: None, held, definition: None, parts: Parts::new(), flags: Vec::new() })
 }
 
-/// The name of a tool that cannot be judged, where it has one that can be recorded.
-fn name_of(raw: &str) -> Option<String> {
-    #[derive(serde::Deserialize)]
-    struct Named {
-        name: String,
+/// The names that parsers may take for that of a tool that cannot be judged, as far as they can be recorded.
+fn names_of(raw: &str) -> Vec<String> {
+    let mut names = line::values_of(raw, "name");
+    names.retain(|name| !name.is_empty() && name.len() <= LONGEST_NAME);
+    names
+}
+
+/// A definition's texts without what looks like a secret, each for itself.
+fn without_secrets(value: Value) -> Value {
+    let text = |text: String| match redact::redact(&text) {
+        Cow::Owned(clean) if clean != text => {
+            let digest = name_digest(&text);
+            format!("{clean} [secrets taken out of {} bytes, {digest:.12}]", text.len())
+        }
+        _ => text,
+    };
+    match value {
+        Value::String(said) => text(said).into(),
+        Value::Array(items) => items.into_iter().map(without_secrets).collect(),
+        Value::Object(map) => {
+            map.into_iter().map(|(key, value)| (text(key), without_secrets(value))).collect()
+        }
+        other => other,
     }
-    let named: Named = serde_json::from_str(raw).ok()?;
-    (!named.name.is_empty() && named.name.len() <= LONGEST_NAME).then_some(named.name)
 }
 
 /// Whether a request for a list is for a page that is not the first.

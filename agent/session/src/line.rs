@@ -423,6 +423,13 @@ pub fn ids_in(line: &[u8]) -> Vec<Id> {
     if ids.is_empty() { others } else { ids }
 }
 
+/// The texts that an object has under a key, however it is written there: as often as it stands, in any case; so many.
+pub fn values_of(object: &str, key: &str) -> Vec<String> {
+    let Ok(members) = serde_json::from_str::<strict::Members<'_>>(object) else { return Vec::new() };
+    let found = members.all().filter(|(name, _)| strict::fold(name) == strict::fold(key));
+    found.filter_map(|(_, value)| string(value)).map(Cow::into_owned).take(MOST_TOLD).collect()
+}
+
 /// The id that stands last in the end of a line, with nothing behind it that is deeper: some servers write it there.
 pub fn last_id(end: &[u8]) -> Option<Id> {
     let key = memchr::memmem::rfind(end, b"\"id\"")?;

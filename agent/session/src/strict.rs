@@ -126,6 +126,11 @@ impl<'a> Members<'a> {
         self.all.iter().find(|(name, _)| name == key).map(|(_, value)| *value)
     }
 
+    /// All of them, in their order.
+    pub(crate) fn all(&self) -> impl Iterator<Item = (&str, &'a str)> {
+        self.all.iter().map(|(key, value)| (key.as_ref(), *value))
+    }
+
     /// Whether it is known that no object in it, at any depth, is one that [`unique`] refuses.
     pub const fn is_plain(&self) -> bool {
         self.plain
@@ -415,7 +420,7 @@ fn nesting(text: &str) -> usize {
 }
 
 /// Simple case folding, both ways, so that characters like U+017F and U+212A meet their ASCII relatives.
-fn fold(key: &str) -> String {
+pub(crate) fn fold(key: &str) -> String {
     key.chars().flat_map(char::to_uppercase).flat_map(char::to_lowercase).collect()
 }
 
