@@ -97,21 +97,47 @@ fn is_of(row: &Value, server: &str) -> bool {
     row["server_name"] == *server || server.parse().is_ok_and(|number: i64| row["server"] == number)
 }
 
+/// Whether a tool is the one that is named: by its server's name or number, and as it is or as it is shown.
+fn is_named(row: &Value, name: &str) -> bool {
+    let number = row["server"].to_string();
+    let servers = [row["server_name"].as_str().unwrap_or_default(), &cell(&row["server_name"]), &number];
+    let tools = [row["tool"].as_str().unwrap_or_default(), &cell(&row["tool"])];
+    servers.iter().any(|server| {
+        let tool = name.strip_prefix(server).and_then(|rest| rest.strip_prefix('/'));
+        tool.is_some_and(|tool| tools.contains(&tool))
+    })
+}
+
+/// The one tool that has this hash; several are not told apart by it.
+fn only<'a>(rows: &'a [Value], hash: &str, name: &str) -> anyhow::Result<Option<&'a Value>> {
+    let with: Vec<&Value> = rows.iter().filter(|row| row["sha256"] == hash).collect();
+    match with.as_slice() {
+        [] => Ok(None),
+        [row] => Ok(Some(row)),
+        rows => bail!(several(rows.iter().copied(), name)),
+    }
+}
+
+fn several<'a>(rows: impl IntoIterator<Item = &'a Value>, name: &str) -> String {
+    let numbers: Vec<String> = rows.into_iter().map(|row| row["server"].to_string()).collect();
+    format!("{name} waits on {} servers; name one by its number: {}", numbers.len(), numbers.join(", "))
+}
+
 /// Decides about the tool that is named; without a hash, shows it and asks.
 fn decide(places: &Places, db: Option<&str>, named: &str, approve: bool) -> anyhow::Result<()> {
     let (name, hash) = match named.rsplit_once('=') {
         Some((name, hash)) if is_hash(&hash.to_ascii_lowercase()) => (name, Some(hash.to_ascii_lowercase())),
         _ => (named, None),
     };
-    let (server, tool) = name
-        .split_once('/')
-        .with_context(|| format!("{named:?} is not SERVER/TOOL=HASH, such as github/create_issue=3f29..."))?;
+    if !name.contains('/') {
+        bail!("{named:?} is not SERVER/TOOL=HASH, such as github/create_issue=3f29...");
+    }
     let mut rows = pending(places)?;
-    rows.retain(|row| is_of(row, server) && row["tool"] == tool);
+    rows.retain(|row| is_named(row, name));
     let shown_name = printable(name);
     let row = match (&hash, rows.as_slice()) {
         (_, []) => bail!("the tool {shown_name} waits for no decision; `ringfence mcp pin` shows what does"),
-        (Some(hash), rows) => match rows.iter().find(|row| row["sha256"] == **hash) {
+        (Some(hash), rows) => match only(rows, hash, &shown_name)? {
             Some(row) => row,
             None => bail!(
                 "the tool {shown_name} does not say now what was shown with the hash {hash}: nothing is decided; look again at what `ringfence mcp pin` shows"
@@ -127,18 +153,11 @@ fn decide(places: &Places, db: Option<&str>, named: &str, approve: bool) -> anyh
             }
             row
         }
-        (None, rows) => {
-            let numbers: Vec<String> = rows.iter().map(|row| cell(&row["server"])).collect();
-            bail!(
-                "{shown_name} waits on {} servers; name one by its number: {}",
-                rows.len(),
-                numbers.join(", ")
-            )
-        }
+        (None, rows) => bail!(several(rows, &shown_name)),
     };
     let request = McpRequest::DecideTool {
         server: row["server"].as_i64().unwrap_or_default(),
-        tool: tool.to_owned(),
+        tool: row["tool"].as_str().unwrap_or_default().to_owned(),
         sha256: row["sha256"].as_str().unwrap_or_default().to_owned(),
         approve,
     };
@@ -181,7 +200,8 @@ fn shown(row: &Value, db: Option<&str>) -> String {
     }
     text += &format!("  server: {}  no. {}\n", cell(&row["command"]), row["server"]);
     text += &format!("  hash of this: {}\n", cell(&row["sha256"]));
-    let named = format!("{name}={}", cell(&row["sha256"]));
+    // By its number: names may be several servers', and have anything in them.
+    let named = format!("{}/{}={}", row["server"], cell(&row["tool"]), cell(&row["sha256"]));
     let quoted = quoted(&named);
     let db = db.map_or_else(String::new, |db| format!(" --db {}", self::quoted(&printable(db))));
     text += &format!("  to approve this: ringfence mcp pin{db} --approve {quoted}\n");
@@ -192,4 +212,28 @@ fn shown(row: &Value, db: Option<&str>) -> String {
 fn quoted(word: &str) -> String {
     let is_plain = word.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_./=:@%+,".contains(&b));
     if is_plain { word.to_owned() } else { format!("'{}'", word.replace('\'', r"'\''")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{is_named, only, shown};
+    use serde_json::json;
+
+    #[test]
+    fn the_command_that_is_shown_names_the_one_tool() {
+        let row = |server: u32| {
+            json!({"server": server, "server_name": "github.com/x/servers", "tool": "a/b", "sha256": "f0",
+                "changed": false, "shown": "x", "since": "now", "command": "c", "flags": []})
+        };
+        let text = shown(&row(7), None);
+        assert!(text.contains("--approve 7/a/b=f0\n"), "{text}");
+        for named in ["7/a/b", "github.com/x/servers/a/b"] {
+            assert!(is_named(&row(7), named), "{named}");
+        }
+        assert!(!is_named(&row(8), "7/a/b") && !is_named(&row(7), "7/b") && !is_named(&row(7), "7a/b"));
+        let rows = [row(7), row(8)];
+        assert!(only(&rows, "f0", "x").is_err_and(|error| error.to_string().contains("7, 8")));
+        assert_eq!(only(&rows[..1], "f0", "x").expect("one"), Some(&rows[0]));
+        assert_eq!(only(&rows, "00", "x").expect("none"), None);
+    }
 }
