@@ -85,7 +85,7 @@ fn begin(
         None => {
             if !make_room(step, (owner, contained))? {
                 tracing::warn!(
-                    "session {}: nothing is pinned of its server for other sessions: uid {owner} has {MOST_SERVERS} servers that are in use or decided about; `ringfence mcp pin --forget SERVER` makes room",
+                    "session {}: nothing is pinned of its server for other sessions: uid {owner} has {MOST_SERVERS} servers that are in use or decided about; `ringfence mcp inventory SERVER --forget` makes room",
                     at.session
                 );
                 return Ok(());

@@ -31,7 +31,7 @@ fn why(refused: &Decided) -> &'static str {
             "there is no such server or tool in the inventory; `ringfence mcp inventory` lists them"
         }
         Decided::NotKept => {
-            "its server has so many long tools that this one's text was not kept, so nobody can have seen it; reject it, or look at the server and forget it (`ringfence mcp pin --forget SERVER`)"
+            "its server has so many long tools that this one's text was not kept, so nobody can have seen it; reject it, or look at the server and forget it (`ringfence mcp inventory SERVER --forget`)"
         }
         Decided::NothingWaits => "the tool waits for no decision: it is as it was pinned",
         Decided::Another => {
