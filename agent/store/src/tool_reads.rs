@@ -20,6 +20,14 @@ const MOST_CHANGES: u32 = 100;
 const WAITS: &str = "(p.changed_sha256 IS NOT NULL AND p.rejected_at IS NULL
     OR p.changed_sha256 IS NULL AND p.flags <> '[]' AND p.approved_at IS NULL)";
 
+/// Those of them that a viewer (1) may see, of what is named (2). Whoever names a tool may think again about what they refused.
+fn pending(select: &str) -> String {
+    let tool = "(s.name || '/' || p.name = ?2 OR s.id || '/' || p.name = ?2)";
+    let named = format!("(?2 IS NULL OR s.name = ?2 OR CAST(s.id AS TEXT) = ?2 OR {tool})");
+    let waits = format!("({WAITS} OR p.changed_sha256 IS NOT NULL AND {tool})");
+    select.replace("{PENDING}", &format!("(?1 = 0 OR p.uid = ?1) AND {named} AND {waits}"))
+}
+
 const SERVER: &str = "SELECT s.id, s.uid, s.name, s.command, s.info, s.contained, s.first_seen, s.last_seen,
     (SELECT count(*) FROM mcp_tools t WHERE t.server = s.id AND t.gone_at IS NULL) AS tool_count,
     (SELECT coalesce(sum(calls), 0) FROM mcp_tools t WHERE t.server = s.id) AS calls,
@@ -66,12 +74,13 @@ impl SessionReader {
     }
 
     /// Tools that wait for a person, those first that wait for longest; how many more there are than fit has the first as
-    /// `left_out`.
+    /// `left_out`. With `named` those of that server alone, a name or an id; or one tool as `SERVER/TOOL`, also where its change
+    /// was refused.
     ///
     /// # Errors
     /// [`Error::Sql`].
-    pub fn pending_tools(&self, viewer: Viewer) -> Result<Vec<Value>, Error> {
-        let text = format!(
+    pub fn pending_tools(&self, viewer: Viewer, named: Option<&str>) -> Result<Vec<Value>, Error> {
+        let text = pending(
             "SELECT p.server, s.uid, s.name AS server_name, s.command, s.contained, p.name AS tool,
                  coalesce(p.changed_sha256, p.sha256) AS sha256, coalesce(p.changed_flags, p.flags) AS flags,
                  coalesce(p.changed_at, p.since) AS since, p.changed_sha256 IS NOT NULL AS changed, p.since AS pinned_since,
@@ -80,10 +89,14 @@ impl SessionReader {
                  iif(p.changed_sha256 IS NULL, NULL,
                      (SELECT definition FROM tool_definitions d WHERE d.server = p.server AND d.sha256 = p.sha256)) AS pinned
              FROM tool_pins p JOIN mcp_servers s ON s.id = p.server
-             WHERE (?1 = 0 OR p.uid = ?1) AND {WAITS} ORDER BY p.changed_sha256 IS NULL, coalesce(p.changed_at, p.since), p.rowid"
+             WHERE {PENDING} ORDER BY p.changed_sha256 IS NULL, coalesce(p.changed_at, p.since), p.rowid"
         );
-        let mut page = self.page(&text, params![viewer.0], Shown::Parsed)?;
-        let all = self.pending_tool_count(viewer)?;
+        let mut page = self.page(&text, params![viewer.0, named], Shown::Parsed)?;
+        let count =
+            pending("SELECT count(*) FROM tool_pins p JOIN mcp_servers s ON s.id = p.server WHERE {PENDING}");
+        let all = self.connection().prepare_cached(&count);
+        let all = all.and_then(|mut all| all.query_row(params![viewer.0, named], |row| row.get::<_, i64>(0)));
+        let all = all.map_err(sql("count tools that wait"))?.max(0).cast_unsigned();
         let left_out = all.saturating_sub(page.len() as u64);
         if let Some(first) = page.first_mut() {
             first["left_out"] = left_out.into();

@@ -155,7 +155,11 @@ pub enum McpRequest {
     /// Tools that wait for somebody to look: they changed, or their descriptions are odd: [`McpReply::Rows`], each with
     /// `server`, `server_name`, `tool`, `sha256`, `definition`, `flags`, and of a changed one `pinned` (that definition)
     /// and `difference`.
-    PendingTools,
+    PendingTools {
+        /// Only those of this server, by its name or number; or this tool, as `SERVER/TOOL`, also where its change was rejected.
+        #[serde(default)]
+        named: Option<String>,
+    },
     /// Approves what a tool says now, or says that it is not to be approved: [`McpReply::ToolDecided`].
     DecideTool {
         /// The server's id in the inventory.

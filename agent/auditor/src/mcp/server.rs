@@ -298,7 +298,7 @@ fn converse(
                 McpRequest::Approvals => reader.approvals(viewer, clock::now_micros()),
                 McpRequest::PendingRules => reader.pending_rules(viewer),
                 McpRequest::Inventory { server } => reader.inventory(viewer, server.as_deref()),
-                McpRequest::PendingTools => tools::pending(reader, viewer),
+                McpRequest::PendingTools { named } => tools::pending(reader, viewer, named.as_deref()),
                 McpRequest::Rules => listed(reader, viewer, sessions.rule_file.as_deref()),
                 McpRequest::Heads => {
                     let heads = reader.heads(viewer, &database(&sessions.db), false)?;

@@ -61,9 +61,13 @@ pub(crate) enum ToolDecision {
     },
 }
 
-/// What waits for a person, with what changed.
-pub(crate) fn pending(reader: &SessionReader, viewer: Viewer) -> Result<Vec<Value>, store::Error> {
-    let mut rows = reader.pending_tools(viewer)?;
+/// What waits for a person, with what changed; see [`SessionReader::pending_tools`].
+pub(crate) fn pending(
+    reader: &SessionReader,
+    viewer: Viewer,
+    named: Option<&str>,
+) -> Result<Vec<Value>, store::Error> {
+    let mut rows = reader.pending_tools(viewer, named)?;
     for row in &mut rows {
         let both = (row["definition"].as_str(), row["pinned"].as_str());
         if let (Some(now), Some(pinned)) = both {

@@ -69,7 +69,7 @@ pub(super) async fn server(
 
 /// Tools that wait for a person, with what changed.
 pub(super) async fn pending(State(dashboard): Shared, Extension(viewer): Asking) -> Answer {
-    ask(&dashboard, move |reader| tools::pending(reader, viewer)).await.map(|rows| Json(rows.into()))
+    ask(&dashboard, move |reader| tools::pending(reader, viewer, None)).await.map(|rows| Json(rows.into()))
 }
 
 /// Trusts what a tool says now.

@@ -5,7 +5,7 @@ use crate::cli::{
     exit::Exit,
     output::{self, agreed},
 };
-use anyhow::{Context as _, bail};
+use anyhow::bail;
 use ringfence_base::escape::line as printable;
 use ringfence_client::{places::Places, sessions as client};
 use ringfence_pins::definition::is_hash;
@@ -66,10 +66,7 @@ pub(super) fn pin(args: &PinArgs) -> anyhow::Result<ExitCode> {
     if !decisions.is_empty() {
         return Ok(ExitCode::SUCCESS);
     }
-    let mut rows = pending(&places)?;
-    if let Some(server) = &args.server {
-        rows.retain(|row| is_of(row, server));
-    }
+    let rows = pending(&places, args.server.as_deref())?;
     let mut text = String::new();
     for row in &rows {
         text += &if args.json { format!("{row}\n") } else { shown(row, args.db.as_deref()) };
@@ -86,15 +83,11 @@ pub(super) fn pin(args: &PinArgs) -> anyhow::Result<ExitCode> {
     Ok(if rows.is_empty() { Exit::Success } else { Exit::Attention }.into())
 }
 
-fn pending(places: &Places) -> anyhow::Result<Vec<Value>> {
-    match client::ask(places, &McpRequest::PendingTools)? {
+fn pending(places: &Places, named: Option<&str>) -> anyhow::Result<Vec<Value>> {
+    match client::ask(places, &McpRequest::PendingTools { named: named.map(str::to_owned) })? {
         McpReply::Rows { rows } => Ok(rows),
         other => bail!("the auditor sent an unexpected answer: {other:?}"),
     }
-}
-
-fn is_of(row: &Value, server: &str) -> bool {
-    row["server_name"] == *server || server.parse().is_ok_and(|number: i64| row["server"] == number)
 }
 
 /// Whether a tool is the one that is named: by its server's name or number, and as it is or as it is shown.
@@ -132,7 +125,11 @@ fn decide(places: &Places, db: Option<&str>, named: &str, approve: bool) -> anyh
     if !name.contains('/') {
         bail!("{named:?} is not SERVER/TOOL=HASH, such as github/create_issue=3f29...");
     }
-    let mut rows = pending(places)?;
+    let mut rows = pending(places, Some(name))?;
+    if rows.is_empty() {
+        // It may be named as it is shown, which the store does not know.
+        rows = pending(places, None)?;
+    }
     rows.retain(|row| is_named(row, name));
     let shown_name = printable(name);
     let row = match (&hash, rows.as_slice()) {

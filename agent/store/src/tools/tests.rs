@@ -57,7 +57,7 @@ impl Store {
     }
 
     fn waits(&self, viewer: u32) -> Vec<Value> {
-        self.reader.pending_tools(Viewer(viewer)).expect("reads")
+        self.reader.pending_tools(Viewer(viewer), None).expect("reads")
     }
 
     fn decide(&mut self, viewer: u32, row: &Value, approve: bool) -> Decided {
@@ -279,6 +279,35 @@ fn a_user_has_so_many_servers_and_a_server_so_many_tools() {
     assert_eq!(store.numbers("SELECT count(*) FROM tool_pins"), MOST_TOOLS as i64);
     assert!(store.numbers("SELECT count(*) FROM mcp_tools") <= 2 * MOST_TOOLS as i64);
     assert!(store.numbers("SELECT count(*) FROM tool_changes") <= 4 * MOST_TOOLS as i64);
+}
+
+#[test]
+fn a_flood_hides_no_tool_that_is_named_and_what_was_refused_is_found_by_its_name() {
+    let mut store = Store::new();
+    store.begin("1", 5, ("evil", "e"), &key(1));
+    let many = |text: &str| -> Vec<ListedTool> { (0..20).map(|n| tool(&format!("t{n}"), text)).collect() };
+    store.list("1", 5, 1, many("short"));
+    store.list("1", 5, 2, many(&"long ".repeat(50_000)));
+    store.begin("2", 5, ("a/b", "g"), &key(2));
+    store.list("2", 5, 3, vec![tool("c/d", "A"), tool("e", "A")]);
+    store.list("2", 5, 4, vec![tool("c/d", "B"), tool("e", "B")]);
+    assert!(store.waits(5).iter().all(|row| row["server_name"] == "evil"), "the flood");
+    let named = |store: &Store, viewer, name: &str| {
+        store.reader.pending_tools(Viewer(viewer), Some(name)).expect("reads")
+    };
+    let id = store.server(5, "a/b")["id"].clone();
+    for server in ["a/b".to_owned(), id.to_string()] {
+        let rows = named(&store, 5, &server);
+        assert_eq!((rows.len(), &rows[0]["left_out"]), (2, &json!(0)), "{server}");
+        assert_eq!(named(&store, 5, &format!("{server}/c/d")).len(), 1);
+        assert!(named(&store, 6, &server).is_empty(), "another user's");
+    }
+    let row = named(&store, 5, "a/b/c/d").remove(0);
+    assert_eq!(store.decide(5, &row, false), Decided::Done);
+    assert_eq!(named(&store, 5, "a/b").len(), 1, "it waits no more");
+    let again = named(&store, 5, "a/b/c/d").remove(0);
+    assert_eq!(store.decide(5, &again, true), Decided::Done, "somebody thought again");
+    assert!(named(&store, 5, "a/b/c/d").is_empty());
 }
 
 #[test]
