@@ -38,11 +38,11 @@ const MOST_HELD: i64 = 200;
 const STANDS: &str = "a.ended_at IS NULL AND (a.until IS NULL OR a.until > ?1)
     AND (a.scope <> 'session' OR EXISTS (SELECT 1 FROM sessions s WHERE s.id = a.session_id AND s.ended_at IS NULL))";
 
-/// How many of each user id's stand, but for those whose session is over: a few too many.
+/// How many of each user id's stand, but for those whose session is over or was removed.
 const BY_UID: &str =
     "SELECT a.uid, count(*) FROM standing_approvals a LEFT JOIN sessions s ON s.id = a.session_id
     WHERE a.ended_at IS NULL AND (a.until IS NULL OR a.until > strftime('%Y-%m-%dT%H:%M:%fZ', 'now'))
-        AND (a.scope <> 'session' OR s.ended_at IS NULL) GROUP BY a.uid";
+        AND (a.scope <> 'session' OR (s.id IS NOT NULL AND s.ended_at IS NULL)) GROUP BY a.uid";
 
 /// A call that waits, as far as its link and its interceptor tell.
 #[derive(Debug, Clone, Copy)]
@@ -173,6 +173,7 @@ impl SessionWriter {
             (ApprovalScope::Arguments, None) => return Ok(None),
             (_, recorded) => recorded.unwrap_or_default(),
         };
+        forget(&step, of.uid, now).map_err(&fail)?;
         let standing = of_user(&step, &owners, owners.of(of.uid), BY_UID).map_err(sql("count approvals"))?;
         if standing >= MOST_APPROVALS {
             return Err(Error::TooManyApprovals);
@@ -191,7 +192,6 @@ impl SessionWriter {
             ])
         })
         .map_err(&fail)?;
-        forget(&step, of.uid, now).map_err(&fail)?;
         note(&step, &id, ("add", by), now).map_err(&fail)?;
         step.commit().map_err(sql("commit"))?;
         Ok(Some(id))

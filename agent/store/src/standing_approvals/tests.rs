@@ -260,6 +260,22 @@ fn a_user_has_so_many_and_no_more_and_what_is_over_is_forgotten() {
 }
 
 #[test]
+fn what_stood_for_a_session_that_was_removed_takes_no_room() {
+    let mut scene = Scene::new();
+    for _ in 0..MOST_APPROVALS {
+        scene.given(CALL, ApprovalScope::Session, None);
+    }
+    assert!(matches!(scene.add(CALL, ApprovalScope::Session, None), Err(Error::TooManyApprovals)));
+    let connection = scene.writer.connection().expect("open");
+    for removed in ["tool_calls", "messages", "sessions"] {
+        connection.execute(&format!("DELETE FROM {removed}"), []).expect("removed");
+    }
+    assert_eq!(scene.reader().approvals(Viewer(5), scene.now).expect("reads").len(), 0, "none is listed");
+    let next = Call { id: "c2", session: "s2", ..CALL };
+    assert!(scene.add(next, ApprovalScope::Session, None).expect("stored").is_some());
+}
+
+#[test]
 fn what_somebody_else_writes_is_found() {
     let mut scene = Scene::new();
     let id = scene.given(CALL, ApprovalScope::Tool, Some(scene.now + 60 * SECOND));
