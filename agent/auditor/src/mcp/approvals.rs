@@ -1,13 +1,18 @@
 //! Approvals of more than one call: who may give and revoke one, and the calls that they answer.
 
 use super::{
+    link::Link,
     sessions::Sessions,
-    waiting::{Decider, KnownCall, Refused},
+    waiting::{Decider, KnownCall, Origin, Refused},
 };
 use ringfence_base::{clock, quota::Lane};
 use ringfence_store::{self as store, ActiveApproval, CallFacts, Viewer};
-use ringfence_wire::approvals::{ApprovalScope, LONGEST_STANDING, Standing};
+use ringfence_wire::{
+    approvals::{ApprovalScope, LONGEST_STANDING, Standing},
+    mcp::WaitingCall,
+};
 use serde_json::Value;
+use std::sync::Arc;
 
 /// How long one may stand that is bound to a session, microseconds: a year. It ends with the session.
 const LONGEST_OF_SESSION: i64 = 365 * 24 * 3_600 * 1_000_000;
@@ -29,6 +34,17 @@ pub(crate) enum NotApproved {
     /// The store.
     #[error(transparent)]
     Store(#[from] store::Error),
+}
+
+/// What became of a call that was to wait.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum HeldNow {
+    /// It goes on, by those words.
+    Answered(String),
+    /// It waits, or did until a moment ago.
+    Waits,
+    /// Too many wait already.
+    TooMany,
 }
 
 const PAST: &str = "that time is past already; nothing was approved";
@@ -103,6 +119,27 @@ impl Sessions {
         Ok((known.call, row.unwrap_or_default()))
     }
 
+    /// A call is to wait, unless an approval stands that answers it.
+    pub(super) fn hold(
+        &self,
+        waiting: WaitingCall,
+        known: &KnownCall,
+        (from, link): (Origin, &Link),
+        still: &dyn Fn() -> bool,
+    ) -> HeldNow {
+        if let Some(by) = self.standing_answer(known, still) {
+            return HeldNow::Answered(by);
+        }
+        if !self.waiting.add_from(waiting, from, Arc::clone(link)) {
+            return HeldNow::TooMany;
+        }
+        // Who gave an approval since did not find this call among those that wait.
+        if let Some(by) = self.standing_answer(known, still) {
+            self.waiting.let_go(&known.call, by);
+        }
+        HeldNow::Waits
+    }
+
     /// Who lets a call go on that is about to wait, if an approval stands that answers it. What cannot be found out a person decides.
     pub(super) fn standing_answer(&self, known: &KnownCall, still: &dyn Fn() -> bool) -> Option<String> {
         known.fingerprint.as_ref()?;
@@ -136,8 +173,102 @@ impl Sessions {
 
 #[cfg(test)]
 mod tests {
-    use super::{NotApproved, end_of};
-    use ringfence_wire::approvals::{ApprovalScope, LONGEST_STANDING, Standing};
+    use super::{HeldNow, NotApproved, end_of};
+    use crate::mcp::{
+        link::{Link, LinkWriter},
+        sessions::{Serving, Sessions},
+        waiting::{KnownCall, Origin},
+    };
+    use ringfence_wire::{
+        approvals::{ApprovalScope, Fingerprint, LONGEST_STANDING, Standing},
+        mcp::WaitingCall,
+    };
+    use std::{
+        os::unix::net::UnixStream,
+        sync::{
+            Arc,
+            atomic::{AtomicBool, Ordering},
+        },
+        thread,
+        time::Duration,
+    };
+
+    /// Waits until it comes to that.
+    fn until(what: &str, it_does: impl Fn() -> bool) {
+        for _ in 0..60_000 {
+            if it_does() {
+                return;
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+        panic!("it does not come to that: {what}");
+    }
+
+    #[test]
+    fn a_call_is_held_against_approvals_once_more_when_whoever_gives_one_finds_it() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let sessions = Arc::new(Sessions::new(folder.path().join("audit.db"), Serving::Own));
+        let hash = || "a".repeat(64);
+        let known = KnownCall {
+            call: "call".into(),
+            session: "s".into(),
+            uid: 5,
+            governed: false,
+            fingerprint: Some(Fingerprint { arguments: hash(), server: hash() }),
+            decided_by: String::new(),
+        };
+        let waiting = WaitingCall {
+            id: "call".into(),
+            session: "s".into(),
+            server: "fs".into(),
+            tool: "t".into(),
+            arguments: "{}".into(),
+            arguments_bytes: None,
+            score: 1,
+            reasons: vec![],
+            rules: vec![],
+            since: 0,
+            until: i64::MAX,
+        };
+        let (ours, _theirs) = UnixStream::pair().expect("a pair");
+        let link: Link = Arc::new(LinkWriter::new(ours));
+        // Whoever comes to the writer waits for its lane, in the order in which they come.
+        let gate = sessions.writer.wait(5, || true).expect("free");
+        let [first, behind, second] = [(); 3].map(|()| Arc::new(AtomicBool::new(false)));
+        let holds = {
+            let (sessions, first, second) = (Arc::clone(&sessions), Arc::clone(&first), Arc::clone(&second));
+            thread::spawn(move || {
+                let from =
+                    Origin { uid: 5, client: 1, governed: false, fingerprint: known.fingerprint.clone() };
+                let still = || {
+                    first.store(true, Ordering::SeqCst);
+                    if sessions.waiting.count(5) == 1 {
+                        second.store(true, Ordering::SeqCst);
+                    }
+                    true
+                };
+                sessions.hold(waiting, &known, (from, &link), &still)
+            })
+        };
+        until("it looks for an approval", || first.load(Ordering::SeqCst));
+        let gives = {
+            let (sessions, behind, second) =
+                (Arc::clone(&sessions), Arc::clone(&behind), Arc::clone(&second));
+            thread::spawn(move || {
+                let still = || {
+                    behind.store(true, Ordering::SeqCst);
+                    true
+                };
+                let lane = sessions.writer.wait(5, still).expect("its turn");
+                until("it looks once more, among those that wait", || second.load(Ordering::SeqCst));
+                drop(lane);
+            })
+        };
+        until("somebody is to give one", || behind.load(Ordering::SeqCst));
+        drop(gate);
+        gives.join().expect("it looked once more");
+        assert_eq!(holds.join().expect("no panic"), HeldNow::Waits, "none stands");
+    }
 
     #[test]
     fn only_what_ends_with_a_session_stands_for_long() {

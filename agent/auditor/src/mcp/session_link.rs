@@ -1,6 +1,7 @@
 //! One session's link: from its first message, with its journal, to its end.
 
 use super::{
+    approvals::HeldNow,
     claims::Claim,
     intake::{self, Intake, Writer},
     link::{Link, LinkWriter},
@@ -303,16 +304,16 @@ fn serve_session(
                     fingerprint: fingerprint.clone(),
                     decided_by: String::new(),
                 };
-                if let Some(by) = sessions.standing_answer(&known, still) {
-                    link.send(&SessionOrder::Decide { call, approve: true, by })?;
-                    continue;
-                }
                 let from = waiting::Origin { uid, client, governed, fingerprint };
-                if sessions.waiting.add_from(waiting, from, Arc::clone(link)) {
-                    sessions.notify(uid, Change::Call(call));
-                } else {
-                    let by = TOO_MANY.to_owned();
-                    link.send(&SessionOrder::Decide { call, approve: false, by })?;
+                match sessions.hold(waiting, &known, (from, link), still) {
+                    HeldNow::Answered(by) => {
+                        link.send(&SessionOrder::Decide { call, approve: true, by })?;
+                    }
+                    HeldNow::Waits => sessions.notify(uid, Change::Call(call)),
+                    HeldNow::TooMany => {
+                        let by = TOO_MANY.to_owned();
+                        link.send(&SessionOrder::Decide { call, approve: false, by })?;
+                    }
                 }
             }
             Some(SessionUpdate::Released { call }) => released(sessions, call, (session, uid)),
