@@ -39,6 +39,7 @@ use ringfence_files::Dir;
 use ringfence_policy::Dirs;
 use ringfence_sandbox::caps;
 use std::{
+    cell::Cell,
     fs, io,
     net::TcpListener,
     os::{
@@ -206,8 +207,8 @@ pub fn run(paths: &Paths, port: u16, handed: Vec<(String, OwnedFd)>) -> Result<(
     }
     .run();
     notifier.stopping();
-    let is_signalled = || is_to_end(&signals);
-    server.agents().stop(matches!(why, Stop::Signal(_)), is_signalled);
+    let is_signalled = from_then_on(|| is_to_end(&signals));
+    server.agents().stop(matches!(why, Stop::Signal(_)), &is_signalled);
     for path in [paths.admin_socket(), paths.enroll_socket(), paths.query_socket(), paths.mcp_socket()] {
         let _ = fs::remove_file(path);
     }
@@ -292,6 +293,15 @@ fn is_linked_to_end(linking: &thread::JoinHandle<()>, is_signalled: impl Fn() ->
         thread::sleep(LOOK);
     }
     true
+}
+
+/// What is true from the first time on that `asked` says so: one signal cuts off all that is still waited for.
+fn from_then_on(asked: impl Fn() -> bool) -> impl Fn() -> bool {
+    let is_so = Cell::new(false);
+    move || {
+        is_so.set(is_so.get() || asked());
+        is_so.get()
+    }
 }
 
 /// Whether a signal came that ends the daemon.
@@ -530,4 +540,20 @@ pub fn detach_without_daemon(paths: &Paths) -> Result<Result<u32, Vec<String>>, 
     }
     drop((kernel, rings));
     Ok(Ok(kernel::unpin_all(&paths.pins).map_err(LoadError::from)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Cell, from_then_on};
+
+    #[test]
+    fn one_signal_cuts_off_all_that_is_waited_for() {
+        // As a descriptor of signals: each is read once.
+        let signals = Cell::new(0);
+        let is_signalled = from_then_on(|| signals.replace(0) > 0);
+        assert!(!is_signalled() && !is_signalled());
+        signals.set(1);
+        assert!(is_signalled(), "the agents");
+        assert!(is_signalled(), "and the auditor, for which nobody signals again");
+    }
 }
