@@ -9,6 +9,9 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(3);
 pub(crate) const SILENCE: Duration = Duration::from_secs(1);
 /// Interrupts closer together are one key press: a terminal sends it to all of its foreground, and a client may pass it on.
 const ONE_PRESS: Duration = Duration::from_millis(200);
+/// How long a press counts as the first of two. Many a client takes Ctrl-C for the end of a prompt, and the server goes on: the next one,
+/// for another prompt, is a first one again.
+const FORGOTTEN: Duration = Duration::from_secs(5);
 
 /// What is to be done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,11 +42,20 @@ impl Ending {
         self.done.get_or_insert(now);
     }
 
-    /// Ctrl-C. A second one ends all at once; the first is the server's.
+    /// Ctrl-C. A second one, while it is waited for the first to end the server, ends all at once; the first is the server's.
     pub(crate) fn interrupted(&mut self, now: Instant) {
+        self.forget(now);
         match self.interrupted {
             Some(before) => self.is_cut |= now.saturating_duration_since(before) >= ONE_PRESS,
             None => self.interrupted = Some(now),
+        }
+    }
+
+    /// Forgets a press that ended nothing.
+    fn forget(&mut self, now: Instant) {
+        let is_over = |before: Instant| now.saturating_duration_since(before) >= FORGOTTEN;
+        if self.done.is_none() && !self.is_cut && self.interrupted.is_some_and(is_over) {
+            (self.interrupted, self.is_said) = (None, false);
         }
     }
 
@@ -59,6 +71,7 @@ impl Ending {
 
     /// What is to be done next; each step once, but for the last.
     pub(crate) fn next(&mut self, now: Instant) -> Option<Step> {
+        self.forget(now);
         let since = |begun: Option<Instant>| begun.map(|begun| now.saturating_duration_since(begun));
         let waited = since(self.done);
         if self.is_cut || waited.is_some_and(|waited| waited > 2 * PATIENCE) {
@@ -79,15 +92,16 @@ impl Ending {
 
 /// What is waited for, in a sentence.
 pub(crate) fn waits_for(server: i32, in_flight: u64, held: u64) -> String {
-    let calls = |many: u64, what: &str| match many {
+    let some = |many: u64, one: &str, what: &str| match many {
         0 => String::new(),
-        1 => format!(", with 1 call {what}"),
-        many => format!(", with {many} calls {what}"),
+        1 => format!(", with 1 {one} {what}"),
+        many => format!(", with {many} {one}s {what}"),
     };
     format!(
         "waiting for the server (process {server}) to end{}{}; Ctrl-C again ends it at once",
-        calls(in_flight, "in flight"),
-        calls(held, "that wait for approval")
+        // Whatever the server was asked and did not answer: not all of it is a tool call.
+        some(in_flight, "request", "in flight"),
+        some(held, "call", if held == 1 { "that waits for approval" } else { "that wait for approval" })
     )
 }
 
@@ -128,10 +142,32 @@ mod tests {
         ending.interrupted(at(begun, 50));
         assert_eq!(ending.next(at(begun, 900)), None);
         assert_eq!(ending.next(at(begun, 1_100)), Some(Step::Say));
-        assert_eq!(ending.next(at(begun, 600_000)), None, "a server may go on");
-        ending.interrupted(at(begun, 600_000));
+        ending.interrupted(at(begun, 4_900));
         assert!(ending.is_cut());
         assert_eq!(ending.next(at(begun, 600_000)), Some(Step::Kill));
+    }
+
+    #[test]
+    fn a_ctrl_c_that_ended_nothing_is_forgotten() {
+        let begun = Instant::now();
+        let mut ending = Ending::default();
+        for press in 0..3 {
+            let pressed = press * 60_000;
+            ending.interrupted(at(begun, pressed));
+            assert!(ending.has_begun());
+            assert_eq!(ending.next(at(begun, pressed + 1_100)), Some(Step::Say));
+            assert_eq!(ending.next(at(begun, pressed + 4_900)), None);
+            assert!(ending.has_begun());
+            assert_eq!(ending.next(at(begun, pressed + 5_100)), None);
+            assert!(!ending.has_begun() && !ending.is_cut(), "a server may go on");
+        }
+        // Nobody looked in between.
+        ending.interrupted(at(begun, 200_000));
+        ending.interrupted(at(begun, 206_000));
+        assert!(!ending.is_cut());
+        ending.client_done(at(begun, 206_100));
+        ending.interrupted(at(begun, 211_900));
+        assert!(ending.is_cut(), "what is to end anyway is waited for all the time");
     }
 
     #[test]
@@ -141,6 +177,6 @@ mod tests {
             "waiting for the server (process 7) to end; Ctrl-C again ends it at once"
         );
         let text = waits_for(7, 1, 2);
-        assert!(text.contains("with 1 call in flight, with 2 calls that wait for approval;"), "{text}");
+        assert!(text.contains("with 1 request in flight, with 2 calls that wait for approval;"), "{text}");
     }
 }

@@ -31,6 +31,11 @@ fn a_second_one_ends_the_server_and_the_record_says_so() {
     signal(client.pid(), Signal::INT);
     assert_eq!(client.out.line(), "{\"signal\":2}\n", "the first is the server's");
     client.works("3");
+    // Once that is forgotten, the next is a first one again.
+    thread::sleep(Duration::from_millis(5_500));
+    signal(client.pid(), Signal::INT);
+    assert_eq!(client.out.line(), "{\"signal\":2}\n", "a client's next prompt is no second press");
+    client.works("4");
     // Longer than one key press takes to come twice.
     thread::sleep(Duration::from_millis(400));
     signal(client.pid(), Signal::INT);
@@ -41,7 +46,7 @@ fn a_second_one_ends_the_server_and_the_record_says_so() {
     assert_eq!(client.errors.rest(), "", "no terminal, no words");
     let rows = home.calls(&[]);
     let outcomes: Vec<&str> = rows.iter().filter_map(|row| row["outcome"].as_str()).collect();
-    assert_eq!(outcomes, ["answered", "killed", "answered"]);
+    assert_eq!(outcomes, ["answered", "killed", "answered", "answered"]);
     let journal = home.journal();
     assert!(
         journal.iter().any(|entry| entry["text"] == "the server was killed: a second Ctrl-C"),
@@ -56,7 +61,7 @@ fn on_a_terminal_it_says_what_it_waits_for() {
     let home = Home::new();
     let pty = nix::pty::openpty(None, None).expect("a terminal");
     let mut command =
-        home.interceptor(&["--", "python3", SERVER, &home.text("received"), "signals", "stubborn"]);
+        home.interceptor(&["--", "python3", SERVER, &home.text("received.log"), "signals", "stubborn"]);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(pty.slave).process_group(0);
     let mut child = command.spawn().expect("ringfence");
     drop(command);
@@ -80,10 +85,16 @@ fn on_a_terminal_it_says_what_it_waits_for() {
         eventually(what, || shown.lock().expect("whole").contains(what).then_some(()));
     };
     says("waiting for the server (process ");
-    says("to end, with 1 call in flight; Ctrl-C again ends it at once");
+    says("to end, with 1 request in flight; Ctrl-C again ends it at once");
     let below = descendants(pid);
-    signal(pid, Signal::INT);
-    let status = eventually("it ends", || child.try_wait().expect("a child"));
+    let status = eventually("it ends", || {
+        let ended = child.try_wait().expect("a child");
+        if ended.is_none() {
+            // Where this machine is so slow that the first is forgotten, it takes another.
+            signal(pid, Signal::INT);
+        }
+        ended
+    });
     assert_eq!(status.code(), Some(128 + 9));
     let auditors = home.serving();
     for pid in below.into_iter().filter(|pid| !auditors.contains(pid)) {
