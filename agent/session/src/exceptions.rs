@@ -3,14 +3,19 @@
 //! An exception lowers a score and nothing else: rules are held against the call as it would be without.
 
 use super::risk::{self, GRAVE, Risk};
+use ringfence_redact::REDACTED;
 use ringfence_wire::exception::{Argument, Excepted, Exception, JsonType};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use std::collections::HashSet;
 
 /// Most arguments that an exception names.
 const MOST_ARGUMENTS: usize = 32;
 /// Bytes of the whole exception as JSON: interceptors are sent all of them.
 const LONGEST: usize = 2500;
+/// The reason of a call that runs something, and the operation of one.
+const EXECUTE: &str = "execute";
+/// The one member of arguments that are too long for the record.
+const CUT: &str = "ringfence_cut";
 
 /// An exception in force.
 #[derive(Debug, Clone)]
@@ -62,11 +67,35 @@ pub fn check(exception: &Exception) -> Result<(), String> {
             }
         }
     }
+    if reasons.iter().any(|reason| reason == EXECUTE) && is_about_any_text(exception) {
+        return Err(ANY_SCRIPT.to_owned());
+    }
     let bytes = json!(exception).to_string().len();
     if bytes > LONGEST {
         return Err(format!("the exception has {bytes} bytes as JSON, and at most {LONGEST}"));
     }
     Ok(())
+}
+
+/// Why an exception about calls that run something has to say what.
+pub const ANY_SCRIPT: &str = "calls that run something can do anything by one text: name the argument whose value has to be the same (`--same ARGUMENT`, \"equals\")";
+
+/// Whether whatever texts such a call has, it is one that an exception is about.
+pub fn is_about_any_text(exception: &Exception) -> bool {
+    !exception.arguments.iter().any(|argument| argument.equals.as_ref().is_some_and(Value::is_string))
+}
+
+/// Whether a call on record runs something.
+pub fn executes(call: &Value) -> bool {
+    call["operation_type"] == EXECUTE
+        || call["risk_reasons"]
+            .as_array()
+            .is_some_and(|reasons| reasons.iter().any(|reason| reason == EXECUTE))
+}
+
+/// The first argument of a call on record of which only that it was a secret is known, not of which type.
+pub fn without_type(arguments: &Map<String, Value>) -> Option<&str> {
+    arguments.iter().find(|(_, value)| *value == REDACTED).map(|(name, _)| name.as_str())
 }
 
 /// Whether every reader takes a value for the same.
@@ -139,6 +168,10 @@ pub fn suggested(call: &Value) -> Value {
     else {
         return Value::Null;
     };
+    // It would be about other calls than this one.
+    if arguments.contains_key(CUT) || without_type(arguments).is_some() {
+        return Value::Null;
+    }
     let arguments =
         arguments.iter().map(|(name, value)| json!({ "name": name, "type": JsonType::of(value) }));
     let reasons = reasons.iter().filter_map(Value::as_str);
@@ -151,7 +184,7 @@ pub fn suggested(call: &Value) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use super::{NamedException, check, covers, is_about, lowered, suggested};
+    use super::{NamedException, check, covers, executes, is_about, lowered, suggested};
     use crate::risk;
     use ringfence_wire::exception::Exception;
     use serde_json::{Value, json};
@@ -260,6 +293,31 @@ mod tests {
         let exception: Exception = serde_json::from_value(suggested(&call)).expect("an exception");
         assert_eq!(json!(exception), expected);
         check(&exception).expect("one that can be");
-        assert_eq!(suggested(&json!({ "arguments": "not an object", "risk_reasons": [] })), Value::Null);
+        let of = |arguments: Value| suggested(&json!({ "arguments": arguments, "risk_reasons": ["write"] }));
+        assert!(of(json!({"a": "x [redacted]", "n": {"token": "[redacted]"}})).is_object(), "the control");
+        for unknown in [
+            json!("not an object"),
+            json!({"a": "x", "pin": "[redacted]"}),
+            json!({"ringfence_cut": "3000000 bytes; the session's journal has them"}),
+        ] {
+            assert_eq!(of(unknown.clone()), Value::Null, "{unknown}");
+        }
+    }
+
+    #[test]
+    fn what_runs_something_is_excepted_for_one_text() {
+        let with = |equals: Value, reason: &str| {
+            let mut argument = json!({ "name": "command", "type": "string" });
+            if !equals.is_null() {
+                argument["equals"] = equals;
+            }
+            check(&exception(json!([argument, { "name": "n", "type": "number", "equals": 1 }]), &[reason]))
+        };
+        assert!(with(Value::Null, "execute").expect_err("any script").contains("--same"));
+        assert_eq!(with(json!("ls"), "execute"), Ok(()));
+        assert_eq!(with(Value::Null, "sensitive_data"), Ok(()), "the control");
+        assert!(executes(&json!({ "operation_type": "execute", "risk_reasons": [] })));
+        assert!(executes(&json!({ "operation_type": "read", "risk_reasons": ["write", "execute"] })));
+        assert!(!executes(&json!({ "operation_type": "read", "risk_reasons": ["write"] })));
     }
 }

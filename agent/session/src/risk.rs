@@ -125,7 +125,7 @@ pub fn reasons() -> impl Iterator<Item = &'static str> {
 /// Reasons that say that something is lost for good, or that nobody knows what is run: no exception has one of them that does
 /// not name it.
 pub const GRAVE: &[&str] =
-    &["destructive", "sql_without_where", "wide_target", "stops_system", "unseen_code"];
+    &["destructive", "sql_without_where", "wide_target", "stops_system", "unseen_code", "opens_access"];
 
 /// What the score of a call would be if some of its reasons counted nothing. Where the points of a reason are not known, because
 /// the score ended at 100 or another version wrote it, they are taken for the most.

@@ -3,13 +3,18 @@
 use crate::cli::output::word;
 use anyhow::{Context, bail};
 use ringfence_redact::REDACTED;
-use ringfence_session::risk;
+use ringfence_session::{exceptions, risk};
 use ringfence_wire::exception::{Argument, Exception};
 use serde_json::Value;
 
 /// An exception about calls like this one, by the auditor's suggestion: with these reasons, where some are named, and the values of
 /// these arguments.
 pub(super) fn like(call: &Value, reasons: &[String], same: &[String]) -> anyhow::Result<Exception> {
+    if let Some(name) = call["arguments"].as_object().and_then(exceptions::without_type) {
+        bail!(
+            "no exception can be made from this call: the value of {name:?} is redacted, and its type is not on record"
+        );
+    }
     let mut exception: Exception = serde_json::from_value(call["suggested_exception"].clone())
         .context("no exception can be made from this call: its arguments are not on record as an object")?;
     let of_call: Vec<&str> =
@@ -36,6 +41,9 @@ pub(super) fn like(call: &Value, reasons: &[String], same: &[String]) -> anyhow:
             bail!("the value of {name:?} is not on record: it is redacted, and cannot be asked for");
         }
         argument.equals = Some(value.clone());
+    }
+    if exceptions::executes(call) && exceptions::is_about_any_text(&exception) {
+        bail!("{}", exceptions::ANY_SCRIPT);
     }
     Ok(exception)
 }
@@ -69,7 +77,7 @@ mod tests {
 
     fn call() -> Value {
         let mut call = json!({ "server_name": "fs", "tool_name": "bash", "risk_reasons": ["destructive", "bulk_operation"],
-            "arguments": {"command": "rm -rf build", "token": "[redacted]", "n": 3} });
+            "arguments": {"command": "rm -rf build", "token": "x [redacted]", "n": 3} });
         call["suggested_exception"] = ringfence_session::exceptions::suggested(&call);
         call
     }
@@ -94,6 +102,18 @@ mod tests {
     }
 
     #[test]
+    fn of_a_call_that_runs_something_a_text_has_to_be_named() {
+        let mut runs = call();
+        runs["operation_type"] = json!("execute");
+        let of = |same: &[&str]| {
+            let same: Vec<String> = same.iter().map(|name| (*name).to_owned()).collect();
+            like(&runs, &[], &same)
+        };
+        assert!(of(&["n"]).expect_err("any script").to_string().contains("--same"));
+        of(&["command"]).expect("one script");
+    }
+
+    #[test]
     fn a_value_is_asked_for_where_it_is_named_and_on_record() {
         let same = |names: &[&str]| {
             let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
@@ -106,6 +126,11 @@ mod tests {
             "tool=bash server=fs arguments=(command=\"rm\\x20-rf\\x20build\",n=3,token:string) not counted: bulk_operation"
         );
         assert!(same(&["token"]).expect_err("redacted").to_string().contains("redacted"));
+        let mut secret = call();
+        secret["arguments"]["pin"] = json!("[redacted]");
+        secret["suggested_exception"] = ringfence_session::exceptions::suggested(&secret);
+        let refused = like(&secret, &[], &[]).expect_err("its type is unknown").to_string();
+        assert!(refused.contains("\"pin\" is redacted"), "{refused}");
         assert!(same(&["other"]).expect_err("missing").to_string().contains("no argument"));
     }
 }

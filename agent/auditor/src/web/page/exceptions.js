@@ -16,6 +16,7 @@ export const about = ({ arguments: given, reasons }) => [
 /** A form for an exception about calls like this one; `save(name, body)` sends it, `cancel()` takes the form away. */
 export function form(call, save, cancel) {
   const suggested = call.suggested_exception;
+  const runs = call.operation_type === "execute" || call.risk_reasons.includes("execute");
   const box = (name, value, label, more = {}) =>
     el("label", { class: "box" }, el("input", { type: "checkbox", name, value, ...more }), ...label);
   const asked = suggested.arguments.map(({ name, type }, index) => {
@@ -34,6 +35,11 @@ export function form(call, save, cancel) {
       (fixed.includes(index) ? { ...argument, equals: call.arguments[argument.name] } : argument));
     const exception = { server: suggested.server, tool: suggested.tool, arguments: given, reasons: data.getAll("reasons") };
     said.textContent = "";
+    if (runs && !given.some(({ equals }) => typeof equals === "string")) {
+      said.className = "bad";
+      said.textContent = "This call runs something, and can do anything by one text: tick a text that has to be the same.";
+      return;
+    }
     try {
       const name = String(data.get("name")).trim();
       await save(name, { name, description: String(data.get("description")).trim(), action: "except", exception });
