@@ -1,6 +1,9 @@
 //! Removes a session from the tables, a little at a time: everybody who writes waits for a step.
 
-use super::{Error, SessionWriter, connection::begin, session_retention::Removal, sql, turn};
+use super::{
+    Error, SessionWriter, connection::begin, session_retention::Removal, sql, standing_approvals, turn,
+};
+use ringfence_base::clock::now_micros;
 use rusqlite::{Transaction, params};
 
 /// Rows deleted in one step, so that writing goes on in between.
@@ -82,6 +85,7 @@ fn delete_rows(step: &Transaction<'_>, session: &str) -> rusqlite::Result<bool> 
         return Ok(true);
     }
     step.execute("DELETE FROM sessions WHERE id = ?1", [session])?;
+    standing_approvals::forget_removed(step, now_micros())?;
     step.execute("DELETE FROM session_bounds WHERE session_id = ?1", [session])?;
     Ok(false)
 }

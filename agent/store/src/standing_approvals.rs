@@ -319,6 +319,22 @@ fn note(step: &Transaction<'_>, id: &str, (change, by): (&str, &str), now: i64) 
     ledger::append(step, uid, &Entry::Approval(Box::new(entry)))
 }
 
+/// Forgets approvals of all users that are over, and what was shown of calls whose session was removed: where one stands, it still says
+/// what was approved.
+pub(super) fn forget_removed(step: &Transaction<'_>, now: i64) -> rusqlite::Result<()> {
+    let uids: Vec<u32> = step
+        .prepare_cached("SELECT DISTINCT uid FROM standing_approvals")?
+        .query_map([], |row| row.get(0))?
+        .collect::<Result<_, _>>()?;
+    uids.into_iter().try_for_each(|uid| forget(step, uid, now))?;
+    let text = format!(
+        "UPDATE standing_approvals SET shown = '' WHERE id IN (
+             SELECT a.id FROM standing_approvals a WHERE a.shown <> '' AND NOT ({STANDS})
+                 AND NOT EXISTS (SELECT 1 FROM sessions s WHERE s.id = a.session_id))"
+    );
+    step.execute(&text, [rfc3339(now)]).map(drop)
+}
+
 /// Forgets approvals of a user that are over.
 fn forget(step: &Transaction<'_>, uid: u32, now: i64) -> rusqlite::Result<()> {
     let over = format!("a.uid = ?2 AND NOT ({STANDS})");

@@ -276,6 +276,34 @@ fn what_stood_for_a_session_that_was_removed_takes_no_room() {
 }
 
 #[test]
+fn the_arguments_of_a_removed_session_are_removed_with_it_unless_they_stand_approved() {
+    let mut scene = Scene::new();
+    let until = Some(scene.now + 3_600 * SECOND);
+    let of_session = scene.given(CALL, ApprovalScope::Session, None);
+    let of_tool = scene.given(CALL, ApprovalScope::Tool, until);
+    let stays = scene.given(Call { id: "c2", session: "s2", ..CALL }, ApprovalScope::Tool, until);
+    let beginnings = |scene: &Scene| {
+        [&of_session, &of_tool, &stays].map(|id| {
+            let row = scene.reader().approval(Viewer(5), id).expect("reads").expect("is there");
+            row["beginning"].as_str().expect("a text").is_empty()
+        })
+    };
+    let remove = |scene: &mut Scene, session: &str| {
+        let removal = crate::session_retention::Removal { session: session.into(), fresh: true };
+        while scene.writer.remove_rows(&removal).expect("removes") {}
+    };
+    assert_eq!(beginnings(&scene), [false; 3], "the control");
+    remove(&mut scene, "s1");
+    assert_eq!(beginnings(&scene), [true, false, false]);
+    let now = scene.now;
+    scene.writer.revoke_approval(Viewer(5), &of_tool, "uid 5", now).expect("asked").expect("it stood");
+    remove(&mut scene, "other");
+    assert_eq!(beginnings(&scene), [true, true, false]);
+    let kinds = scene.reader().unvouched(Viewer(5), 0, 1000).expect("reads");
+    assert!(!kinds.iter().any(|row| row["kind"] == "approval"), "the auditor's own change is no finding");
+}
+
+#[test]
 fn what_somebody_else_writes_is_found() {
     let mut scene = Scene::new();
     let id = scene.given(CALL, ApprovalScope::Tool, Some(scene.now + 60 * SECOND));
