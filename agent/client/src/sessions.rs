@@ -211,6 +211,15 @@ pub const DEFAULT_PORT: u16 = 8080;
 /// Process ids of the auditors that this process has started.
 static STARTED: Mutex<Vec<Pid>> = Mutex::new(Vec::new());
 
+/// Variables that auditors are started without.
+static WITHHELD: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+/// Starts auditors without a variable of this process's environment from now on: it has a secret, or says where one is, and an auditor
+/// outlives whoever starts it.
+pub fn withhold(variable: &str) {
+    WITHHELD.lock().unwrap_or_else(PoisonError::into_inner).push(variable.to_owned());
+}
+
 /// One that was reaped: its number may be somebody else's by now.
 fn forget(auditor: &Child) {
     let mut started = STARTED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -226,7 +235,11 @@ pub fn sparing(work: impl FnOnce(&[Pid])) {
 /// Starts an auditor for this user and database. It ends by itself when another has the database already.
 fn start_auditor(places: &Places, port: u16) -> io::Result<Child> {
     let mut started = STARTED.lock().unwrap_or_else(PoisonError::into_inner);
-    let auditor = Command::new(std::env::current_exe()?)
+    let mut command = Command::new(std::env::current_exe()?);
+    for variable in WITHHELD.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+        command.env_remove(variable);
+    }
+    let auditor = command
         .args(["auditor", "--user", "--port", &port.to_string(), "--db"])
         .arg(&places.db)
         .stdin(Stdio::null())

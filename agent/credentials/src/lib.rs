@@ -236,6 +236,16 @@ impl Source {
 }
 
 impl Source {
+    /// The variable of this process's environment that has it or says where it is: what is started and has no use for it is started
+    /// without that.
+    pub fn variable(&self) -> Option<&str> {
+        match self {
+            Self::Env(name) => Some(name),
+            Self::Credential(_) => Some("CREDENTIALS_DIRECTORY"),
+            Self::Value(_) | Self::File(_) | Self::Command(_) | Self::Login(_) => None,
+        }
+    }
+
     /// The file that it is in, if it is in one of its own.
     pub fn file(&self) -> Option<PathBuf> {
         match self {

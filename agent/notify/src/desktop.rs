@@ -2,7 +2,7 @@
 
 use super::{
     notice::Notice,
-    queue::{Deliver, Queue},
+    queue::{Deliver, Delivered, Queue},
     say,
 };
 use std::{
@@ -16,6 +16,18 @@ use std::{
 
 /// The program.
 const PROGRAM: &str = "notify-send";
+/// What it needs of the environment, whose other variables are none of its business: a webhook's secret may be among them.
+const NEEDED: &[&str] = &[
+    "DBUS_SESSION_BUS_ADDRESS",
+    "DISPLAY",
+    "HOME",
+    "LANG",
+    "LANGUAGE",
+    "PATH",
+    "WAYLAND_DISPLAY",
+    "XAUTHORITY",
+];
+const NEEDED_BEGINNINGS: &[&str] = &["LC_", "XDG_"];
 /// How long it may take for one.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -51,7 +63,7 @@ impl Desktop {
         let deliver: Deliver = Box::new(move |notice, _| match show(&self.program, notice) {
             Ok(()) => {
                 said.clear();
-                true
+                Delivered::Over
             }
             Err(why) => {
                 // A session without a desktop says the same each time.
@@ -59,7 +71,7 @@ impl Desktop {
                     say(&why);
                     said = why;
                 }
-                false
+                Delivered::Over
             }
         });
         Queue::start("desktop", deliver)
@@ -70,7 +82,13 @@ impl Desktop {
 fn show(program: &Path, notice: &Notice) -> Result<(), String> {
     let (title, text) = notice.text();
     let failed = |what: String| format!("cannot show a notification: {} {what}", program.display());
+    let needed = env::vars_os().filter(|(name, _)| {
+        let name = name.to_string_lossy();
+        NEEDED.iter().any(|one| *one == name) || NEEDED_BEGINNINGS.iter().any(|one| name.starts_with(one))
+    });
     let mut child = Command::new(program)
+        .env_clear()
+        .envs(needed)
         .args(["--app-name=Ringfence", "--urgency=critical", "--", &title, &text])
         .stdin(Stdio::null())
         .stdout(Stdio::null())

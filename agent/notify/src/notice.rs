@@ -82,7 +82,8 @@ impl Notice {
     }
 }
 
-/// A text on one line, of at most so many characters, with nothing in it that a desktop would take for markup.
+/// A text on one line, of at most so many characters, with nothing in it that a desktop would take for markup. `notify-send` undoes
+/// escapes by backslashes in what it is given: each backslash is two.
 fn plain(text: &str, most: usize) -> String {
     let line = escape::line(text);
     let mut shown = String::new();
@@ -94,6 +95,7 @@ fn plain(text: &str, most: usize) -> String {
             '>' => shown.push_str("&gt;"),
             '"' => shown.push_str("&quot;"),
             '\'' => shown.push_str("&#39;"),
+            '\\' => shown.push_str("\\\\"),
             letter => shown.push(letter),
         }
     }
@@ -148,7 +150,7 @@ mod tests {
         for with in [false, true] {
             let (title, text) = Notice::new(call(), with).text();
             assert_eq!(title, "Ringfence: a call waits for you");
-            assert!(text.starts_with("&lt;b&gt;fs&lt;/b&gt;: a\\x1b[31m"), "{text}");
+            assert!(text.starts_with(r"&lt;b&gt;fs&lt;/b&gt;: a\\x1b[31m"), "{text}");
             assert!(!text.contains(['<', '>', '\u{1b}', '\u{202e}', '"', '\'']), "{text}");
             assert_eq!(text.lines().count(), if with { 4 } else { 3 }, "{text}");
             assert!(text.ends_with("\nringfence approvals approve 3f2a9c1b"), "{text}");

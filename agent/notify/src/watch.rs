@@ -19,9 +19,10 @@ use nix::{
 use ringfence_wire::mcp::WaitingCall;
 use std::{
     collections::BTreeSet,
-    io,
+    io::{self, PipeReader, Read as _, Write as _},
     os::fd::AsFd,
-    sync::Arc,
+    sync::{Arc, mpsc},
+    thread,
     time::{Duration, Instant},
 };
 
@@ -88,11 +89,33 @@ impl Watch {
         Ok(Self { queues, with_arguments, signals, known: BTreeSet::new() })
     }
 
-    /// Tells of calls as they begin to wait, until a signal; `list` asks for them.
-    pub fn run(mut self, mut list: impl FnMut() -> Result<Vec<WaitingCall>, String>) -> Ended {
+    /// Tells of calls as they begin to wait, until a signal; `list` asks for them, on a thread of its own: whoever it asks may take
+    /// long to answer, and a signal does not wait for that.
+    ///
+    /// # Errors
+    /// There is no thread, or no descriptor.
+    pub fn run(
+        mut self,
+        mut list: impl FnMut() -> Result<Vec<WaitingCall>, String> + Send + 'static,
+    ) -> io::Result<Ended> {
+        let (mut answered, mut wakes) = io::pipe()?;
+        let (asks, asked) = mpsc::channel::<()>();
+        let (answers, answer) = mpsc::channel();
+        thread::Builder::new().name("list".to_owned()).spawn(move || {
+            while asked.recv().is_ok() {
+                if answers.send(list()).is_err() || wakes.write_all(&[0]).is_err() {
+                    return;
+                }
+            }
+        })?;
         let (mut pause, mut last_error) = (LOOK, String::new());
         loop {
-            match list() {
+            let _ = asks.send(());
+            if self.is_signalled_before(&answered) {
+                return Ok(self.end());
+            }
+            let _ = answered.read(&mut [0])?;
+            match answer.try_recv().map_err(io::Error::other)? {
                 Ok(calls) => {
                     self.tell(calls);
                     (pause, last_error) = (LOOK, String::new());
@@ -106,7 +129,7 @@ impl Watch {
                 }
             }
             if self.is_signalled(pause) {
-                return self.end();
+                return Ok(self.end());
             }
         }
     }
@@ -145,6 +168,23 @@ impl Watch {
                     0 => Ended::Whole,
                     pending => Ended::Cut(pending),
                 };
+            }
+        }
+    }
+
+    /// Whether a signal comes before an answer does.
+    fn is_signalled_before(&self, answered: &PipeReader) -> bool {
+        loop {
+            let mut polled = [
+                PollFd::new(self.signals.as_fd(), PollFlags::POLLIN),
+                PollFd::new(answered.as_fd(), PollFlags::POLLIN),
+            ];
+            match ppoll(&mut polled, None, None) {
+                Err(Errno::EINTR) => {}
+                Err(_) => return true,
+                Ok(_) if matches!(self.signals.read_signal(), Ok(Some(_))) => return true,
+                Ok(_) if polled[1].any() == Some(true) => return false,
+                Ok(_) => {}
             }
         }
     }

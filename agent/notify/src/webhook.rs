@@ -3,7 +3,7 @@
 
 use super::{
     notice::Notice,
-    queue::{Deliver, Queue},
+    queue::{Deliver, Delivered, Queue},
     say,
     signature::SigningKey,
 };
@@ -100,33 +100,29 @@ impl Webhook {
     /// Its queue.
     pub(crate) fn start(self) -> Result<Arc<Queue>, BadAddress> {
         let runtime = Builder::new_current_thread().enable_all().build().map_err(BadAddress::Thread)?;
-        let deliver: Deliver = Box::new(move |notice, queue| self.deliver(&runtime, notice, queue));
+        let deliver: Deliver = Box::new(move |notice, attempt| self.deliver(&runtime, notice, attempt));
         Queue::start("webhook", deliver).map_err(BadAddress::Thread)
     }
 
-    /// Delivers one, however often that has to be tried, until its call is over or the queue is closed.
-    fn deliver(&self, runtime: &Runtime, notice: &Notice, queue: &Queue) -> bool {
-        let body = notice.body();
-        let mut pause = FIRST_PAUSE;
-        for attempt in 1..=MOST_ATTEMPTS {
-            let (why, wait) = match runtime.block_on(self.attempt(notice, &body)) {
-                Attempt::Taken => return true,
-                Attempt::Refused(why) => {
-                    say(&format!("{} was not taken: {why}", notice.id()));
-                    return false;
-                }
-                Attempt::Later(why, wait) => (why, wait),
-            };
-            let wait = wait.unwrap_or(pause).clamp(FIRST_PAUSE, LONGEST_PAUSE);
-            let left = notice.until().saturating_sub(now_micros());
-            let is_over = i64::try_from(wait.as_micros()).is_ok_and(|wait| wait >= left);
-            if is_over || attempt == MOST_ATTEMPTS || queue.pause(wait) {
-                say(&format!("{} was not taken in {attempt} attempts: {why}", notice.id()));
-                return false;
+    /// Tries to deliver one. What failed is tried again, but for so many times, and until its call is over.
+    fn deliver(&self, runtime: &Runtime, notice: &Notice, attempt: u32) -> Delivered {
+        let (why, wait) = match runtime.block_on(self.attempt(notice, &notice.body())) {
+            Attempt::Taken => return Delivered::Over,
+            Attempt::Refused(why) => {
+                say(&format!("{} was not taken: {why}", notice.id()));
+                return Delivered::Over;
             }
-            pause = (2 * pause).min(LONGEST_PAUSE);
+            Attempt::Later(why, wait) => (why, wait),
+        };
+        let pause = FIRST_PAUSE.saturating_mul(1 << (attempt - 1).min(MOST_ATTEMPTS));
+        let wait = wait.unwrap_or(pause).clamp(FIRST_PAUSE, LONGEST_PAUSE);
+        let left = notice.until().saturating_sub(now_micros());
+        let is_over = i64::try_from(wait.as_micros()).is_ok_and(|wait| wait >= left);
+        if is_over || attempt >= MOST_ATTEMPTS {
+            say(&format!("{} was not taken in {attempt} attempts: {why}", notice.id()));
+            return Delivered::Over;
         }
-        false
+        Delivered::Later(why, wait)
     }
 
     async fn attempt(&self, notice: &Notice, body: &[u8]) -> Attempt {

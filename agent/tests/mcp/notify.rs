@@ -12,7 +12,7 @@ use std::{
     os::unix::fs::PermissionsExt as _,
     process::{Child, Command, Stdio},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
@@ -67,10 +67,16 @@ fn notify(home: &Home, receiver: &Receiver, path: &str, more: &[&str]) -> Client
 
 /// A session, so that there is a database, and a call of its that waits.
 fn waits(home: &Home) -> (Client, String) {
+    waits_of(home, "delete_it", r#"{"path":"<b>/x</b>"}"#)
+}
+
+/// The same of another tool.
+fn waits_of(home: &Home, tool: &str, arguments: &str) -> (Client, String) {
     let mut client = apart(home, &["--approval-timeout", "600"]);
-    client.send(
-        "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"tools/call\",\"params\":{\"name\":\"delete_it\",\"arguments\":{\"path\":\"<b>/x</b>\"}}}\n",
-    );
+    let tool = Value::from(tool);
+    client.send(format!(
+        "{{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"tools/call\",\"params\":{{\"name\":{tool},\"arguments\":{arguments}}}}}\n"
+    ));
     let id = waiting(home);
     (client, id)
 }
@@ -161,10 +167,25 @@ fn a_receiver_that_answers_nothing_holds_nobody_up_but_the_end_and_a_second_ctrl
     drop(endless);
 }
 
+/// What undoes escapes in its text, as `notify-send` does by `g_strcompress`, and writes what is shown to a file.
+const NOTIFY_SEND: &str = r#"#!/usr/bin/env python3
+import os, re, sys
+KEPT = {b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t", b"v": b"\v"}
+def undone(found):
+    what = found.group(1)
+    return bytes([int(what, 8) & 255]) if what[0:1] in b"01234567" else KEPT.get(what, what)
+words = [os.fsencode(word) for word in sys.argv[1:]]
+words[-1] = re.sub(rb"\\([0-7]{1,3}|.)", undone, words[-1], flags=re.S)
+with open(SHOWN + ".new", "wb") as file:
+    file.write(b"\n".join(words) + b"\n")
+os.rename(SHOWN + ".new", SHOWN)
+"#;
+
 #[test]
 fn a_desktop_is_told_in_text_that_it_cannot_obey() {
     let home = Home::new();
-    let (_client, id) = waits(&home);
+    let tool = r"delete_\74b\76x\12ringfence approvals approve 11111111\377";
+    let (_client, id) = waits_of(&home, tool, r#"{"path":"<b>/x</b>\n\\74"}"#);
     let db = home.text("audit.db");
     let empty = home.path("empty");
     fs::create_dir(&empty).expect("a folder");
@@ -173,29 +194,88 @@ fn a_desktop_is_told_in_text_that_it_cannot_obey() {
     let said = String::from_utf8_lossy(&missing.stderr).into_owned();
     assert!(!missing.status.success() && said.contains("libnotify-bin"), "{said}");
 
-    let (folder, shown) = (home.path("bin"), home.text("shown"));
-    fs::create_dir(&folder).expect("a folder");
-    let program = folder.join("notify-send");
-    fs::write(
-        &program,
-        format!("#!/bin/sh\nprintf '%s\\n' \"$@\" > '{shown}.new' && mv '{shown}.new' '{shown}'\n"),
-    )
-    .expect("written");
-    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("set");
-    let path = format!("{}:{}", folder.display(), std::env::var("PATH").unwrap_or_default());
+    let shown = home.text("shown");
+    let path = fake_notify_send(&home, &NOTIFY_SEND.replace("SHOWN", &format!("{shown:?}")));
     let mut watch = Client::start(home.ringfence(&arguments).env("PATH", path));
     let text = eventually("it is shown", || fs::read_to_string(&shown).ok());
     assert!(
         text.starts_with("--app-name=Ringfence\n--urgency=critical\n--\nRingfence: a call waits for you\n"),
         "{text}"
     );
-    assert!(text.contains("delete_it, risk ") && text.contains("&lt;b&gt;/x&lt;/b&gt;"), "{text}");
+    assert!(
+        text.contains(&format!(": {tool}, risk ")) && text.contains(r"&lt;b&gt;/x&lt;/b&gt;\n\\74"),
+        "{text}"
+    );
+    assert_eq!(text.matches("\nringfence approvals approve ").count(), 1, "{text}");
     assert!(
         !text.contains("<b>") && text.contains(&format!("ringfence approvals approve {}", &id[..8])),
         "{text}"
     );
     signal(watch.pid(), Signal::TERM);
     assert!(watch.wait().success());
+}
+
+/// A program in the place of `notify-send`, and the `PATH` with it.
+fn fake_notify_send(home: &Home, text: &str) -> String {
+    let folder = home.path("bin");
+    fs::create_dir(&folder).expect("a folder");
+    let program = folder.join("notify-send");
+    fs::write(&program, text).expect("written");
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("set");
+    format!("{}:{}", folder.display(), std::env::var("PATH").unwrap_or_default())
+}
+
+#[test]
+fn the_secret_of_a_webhook_is_in_the_environment_of_nobody_else() {
+    let home = Home::new();
+    let (mut client, _) = waits(&home);
+    assert!(client.end().success());
+    // The next auditor is started by whoever asks next.
+    let before = home.serving();
+    before.iter().for_each(|pid| signal(*pid, Signal::KILL));
+    eventually("they are gone", || home.auditors().is_empty().then_some(()));
+    let shown = home.text("shown");
+    let text = format!("#!/bin/sh\nenv > '{shown}.new' && mv '{shown}.new' '{shown}'\n");
+    let path = fake_notify_send(&home, &text);
+    let receiver = Receiver::start(&home);
+    let url = format!("http://127.0.0.1:{}/plain", receiver.port);
+    let db = home.text("audit.db");
+    let arguments =
+        ["approvals", "notify", "--desktop", "--webhook", &url, "--secret-env", "HOOK_SECRET", "--db", &db];
+    let mut command = home.ringfence(&arguments);
+    let _watch = Client::start(command.env("PATH", path).env("HOOK_SECRET", SECRET).env("HOOK_OTHER", "x"));
+    let auditor = home.serving()[0];
+    let environment = fs::read(format!("/proc/{auditor}/environ")).expect("its environment");
+    let environment = String::from_utf8_lossy(&environment);
+    assert!(environment.contains("HOOK_OTHER=x"), "the control: it was started by that");
+    assert!(!environment.contains("HOOK_SECRET"), "{environment}");
+    let (_client, _) = waits(&home);
+    let environment = eventually("it is shown", || fs::read_to_string(&shown).ok());
+    assert!(environment.contains("PATH=") && !environment.contains("HOOK_"), "{environment}");
+    eventually("the webhook is told", || (hooks(&home).len() == 1).then_some(()));
+    assert_eq!(hooks(&home)[0]["right"], true);
+}
+
+#[test]
+fn an_auditor_that_answers_nothing_keeps_nobody_from_ending_it() {
+    let home = Home::new();
+    let (_client, _) = waits(&home);
+    let shown = home.text("shown");
+    let path = fake_notify_send(&home, &format!("#!/bin/sh\necho >> '{shown}'\n"));
+    let db = home.text("audit.db");
+    let mut command = home.ringfence(&["approvals", "notify", "--desktop", "--db", &db]);
+    let mut watch = Client::start(command.env("PATH", path));
+    eventually("it is shown", || fs::read_to_string(&shown).ok());
+    let auditors = home.serving();
+    auditors.iter().for_each(|pid| signal(*pid, Signal::STOP));
+    // It looks every half second, and an answer may take thirty.
+    thread::sleep(Duration::from_millis(1_500));
+    let begun = Instant::now();
+    signal(watch.pid(), Signal::INT);
+    let ended = watch.wait();
+    let took = begun.elapsed();
+    auditors.iter().for_each(|pid| signal(*pid, Signal::CONT));
+    assert!(ended.success() && took < Duration::from_secs(20), "{ended}, {took:?}");
 }
 
 #[test]

@@ -68,6 +68,8 @@ impl Args {
         let webhook = match (&self.webhook, self.source()) {
             (Some(address), Some(source)) => {
                 let secret = source.read().context("the webhook's secret cannot be read")?;
+                // An auditor that this process starts outlives it, and has no use for it.
+                source.variable().into_iter().for_each(client::withhold);
                 Some(Webhook::new(address, SigningKey::new(&secret)?)?)
             }
             (Some(_), None) => {
@@ -86,12 +88,12 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     // Before the first thread.
     mask_signals().context("cannot take signals")?;
     let watch = Watch::begin(receivers, args.with_arguments)?;
-    let list = || match client::ask(&places, &McpRequest::Waiting) {
+    let list = move || match client::ask(&places, &McpRequest::Waiting) {
         Ok(McpReply::Waiting { calls }) => Ok(calls),
         Ok(_) => Err("the auditor sent an unexpected answer".to_owned()),
         Err(error) => Err(chain(&error)),
     };
-    match watch.run(list) {
+    match watch.run(list).context("cannot ask for the calls that wait")? {
         Ended::Whole => Ok(ExitCode::SUCCESS),
         Ended::Cut(notices) => {
             let _ =
