@@ -1,49 +1,136 @@
 //! What a server is, as far as its interceptor can tell: an approval stands for the server that it was given for, and for no other
 //! that has its name later.
 
+use ringfence_base::escape;
 use ringfence_files as files;
 use ringfence_session::fingerprint;
 use ringfence_wire::approvals::Fingerprint;
 use std::{
     env,
     ffi::OsString,
-    os::unix::fs::MetadataExt,
+    os::unix::{ffi::OsStrExt as _, fs::MetadataExt as _},
     path::{Path, PathBuf},
     sync::{
-        Mutex, PoisonError,
+        Mutex, OnceLock, PoisonError,
         atomic::{AtomicU32, Ordering},
     },
 };
 
-/// Programs that run a script: the first word behind them that names a file is the server's, too. Other words name what a server
-/// works on, which changes with its work.
-const INTERPRETERS: &[&str] =
-    &["bash", "bun", "deno", "node", "perl", "php", "pypy", "python", "ruby", "sh", "tsx", "zsh"];
+/// Ends of names of files that a server works on and nothing runs: they change with its work. Every other file that a command names may
+/// be its script; no list of interpreters has them all.
+const DATA: &[&str] = &["csv", "db", "db3", "duckdb", "log", "parquet", "sqlite", "sqlite3", "tsv"];
+/// Variables that tell one start from another and no server from another: those of terminals, of logins and of service managers.
+const OF_A_START: &[&str] = &[
+    "COLORTERM",
+    "COLUMNS",
+    "DISPLAY",
+    "INVOCATION_ID",
+    "JOURNAL_STREAM",
+    "KONSOLE_DBUS_SESSION",
+    "KONSOLE_DBUS_WINDOW",
+    "LINES",
+    "OLDPWD",
+    "PWD",
+    "SESSION_MANAGER",
+    "SHLVL",
+    "SSH_AGENT_PID",
+    "SSH_AUTH_SOCK",
+    "SSH_CLIENT",
+    "SSH_CONNECTION",
+    "SSH_TTY",
+    "STY",
+    "SYSTEMD_EXEC_PID",
+    "TERM",
+    "TERM_PROGRAM",
+    "TERM_PROGRAM_VERSION",
+    "TERM_SESSION_ID",
+    "TMUX",
+    "TMUX_PANE",
+    "VSCODE_CWD",
+    "VSCODE_IPC_HOOK",
+    "VSCODE_IPC_HOOK_CLI",
+    "VSCODE_PID",
+    "VTE_VERSION",
+    "WAYLAND_DISPLAY",
+    "WINDOW",
+    "WINDOWID",
+    "XDG_ACTIVATION_TOKEN",
+    "XDG_SESSION_ID",
+    "_",
+];
 /// Lines of a server's among which it introduces itself; later ones are not searched.
 const FIRST_LINES: u32 = 32;
 
-/// What is known from the start: the server's name, its profile, its command, where it is started, and the files of its program and
-/// of the script that this runs: one that is written anew is another server. Hex SHA-256.
-pub fn of_command(name: &str, profile: Option<&str>, command: &[OsString]) -> String {
-    let place = env::current_dir().unwrap_or_default();
-    let mut texts =
-        vec![name.to_owned(), profile.unwrap_or_default().to_owned(), place.display().to_string()];
-    texts.extend(command.iter().map(|word| word.to_string_lossy().into_owned()));
-    let Some((first, rest)) = command.split_first() else {
-        return fingerprint::of_texts(texts.iter().map(String::as_str));
-    };
-    texts.push(program(first).as_deref().map(state).unwrap_or_default());
-    if is_interpreter(first) {
-        texts.extend(rest.iter().map(|word| state(Path::new(word))).find(|state| !state.is_empty()));
-    }
-    fingerprint::of_texts(texts.iter().map(String::as_str))
+/// What is known of a server from the start: its name, its profile, its command, where it is started, its environment, and the files that
+/// the command names: one that is written anew is another server. It is looked at before the server starts and once it has answered:
+/// what was exchanged in between ran, or did not, and nobody can tell.
+#[derive(Debug, Clone)]
+pub struct StartIdentity {
+    texts: Vec<String>,
+    command: Vec<OsString>,
+    before: String,
 }
 
-/// Whether a program runs scripts; its version may stand behind its name.
-fn is_interpreter(word: &OsString) -> bool {
-    let name = Path::new(word).file_name().unwrap_or_default().to_string_lossy();
-    let name = name.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.');
-    INTERPRETERS.contains(&name)
+impl StartIdentity {
+    /// Looks at a server that is to be started with this command, in this process's directory and with its environment. What is in none
+    /// of the files of `command`, and says which server that is, is among `texts`.
+    pub fn of(texts: &[&str], command: &[OsString]) -> Self {
+        Self::with_environment(texts, command, env::vars_os())
+    }
+
+    fn with_environment(
+        texts: &[&str],
+        command: &[OsString],
+        environment: impl Iterator<Item = (OsString, OsString)>,
+    ) -> Self {
+        let whole = |text: &OsString| escape::name(text.as_bytes());
+        let place = env::current_dir().unwrap_or_default();
+        let mut variables: Vec<String> = environment
+            .filter(|(name, _)| !OF_A_START.iter().any(|one| name == one))
+            .map(|(name, value)| format!("{}={}", whole(&name), whole(&value)))
+            .collect();
+        variables.sort_unstable();
+        // The number of each: none can be taken for one of another kind.
+        let mut all = vec![texts.len().to_string(), command.len().to_string(), variables.len().to_string()];
+        all.extend(texts.iter().map(|text| (*text).to_owned()));
+        all.push(whole(&place.into_os_string()));
+        all.extend(command.iter().map(whole));
+        all.extend(variables);
+        let mut identity = Self { texts: all, command: command.to_vec(), before: String::new() };
+        identity.before = identity.look();
+        identity
+    }
+
+    /// Hex SHA-256 of what it is now.
+    fn look(&self) -> String {
+        let mut states = Vec::new();
+        if let Some((first, rest)) = self.command.split_first() {
+            states.push(program(first).as_deref().map(state).unwrap_or_default());
+            states.extend(rest.iter().map(|word| named_file(word)));
+        }
+        fingerprint::of_texts(self.texts.iter().chain(&states).map(String::as_str))
+    }
+
+    /// What it is, if that is what it was before it started; else something that no other server is.
+    fn settled(&self) -> String {
+        if self.look() == self.before {
+            return self.before.clone();
+        }
+        fingerprint::of_texts([uuid::Uuid::new_v4().to_string().as_str()])
+    }
+}
+
+/// The state of a file that a word of a command names, alone or as an option's value: but not of data.
+fn named_file(word: &OsString) -> String {
+    let of = |name: &[u8]| {
+        let path = Path::new(std::ffi::OsStr::from_bytes(name));
+        let is_data =
+            path.extension().is_some_and(|end| DATA.iter().any(|data| end.eq_ignore_ascii_case(data)));
+        if name.is_empty() || is_data { String::new() } else { state(path) }
+    };
+    let bytes = word.as_bytes();
+    let value = bytes.iter().position(|byte| *byte == b'=').and_then(|at| bytes.get(at + 1..));
+    of(bytes) + &value.map(of).unwrap_or_default()
 }
 
 /// The file of a program, as the system finds it.
@@ -54,19 +141,23 @@ fn program(word: &OsString) -> Option<PathBuf> {
     env::split_paths(&env::var_os("PATH")?).map(|dir| dir.join(word)).find(|path| !state(path).is_empty())
 }
 
-/// One state of a regular file; nothing where there is none.
+/// One state of a regular file; nothing where there is none. Whoever writes a file can set the time when it was modified, but not the one
+/// when that was done.
 fn state(path: &Path) -> String {
     let meta = files::read(path).and_then(|file| file.metadata());
     meta.ok().filter(|meta| meta.is_file()).map_or_else(String::new, |meta| {
         let (dev, ino, size) = (meta.dev(), meta.ino(), meta.size());
-        format!("{dev} {ino} {size} {}.{:09}", meta.mtime(), meta.mtime_nsec())
+        let (modified, changed) = ((meta.mtime(), meta.mtime_nsec()), (meta.ctime(), meta.ctime_nsec()));
+        format!("{dev} {ino} {size} {}.{:09} {}.{:09};", modified.0, modified.1, changed.0, changed.1)
     })
 }
 
 /// What a server is, and what it calls itself once it has said so.
 #[derive(Debug)]
 pub struct ServerIdentity {
-    command: String,
+    start: StartIdentity,
+    /// What it is, since it has answered, or had a call that waits.
+    settled: OnceLock<String>,
     /// What it says of itself, and lines of its that were searched for that.
     said: Mutex<Option<String>>,
     lines: AtomicU32,
@@ -74,8 +165,8 @@ pub struct ServerIdentity {
 
 impl ServerIdentity {
     /// A server that has said nothing yet.
-    pub(crate) fn new(command: String) -> Self {
-        Self { command, said: Mutex::default(), lines: AtomicU32::new(0) }
+    pub(crate) fn new(start: StartIdentity) -> Self {
+        Self { start, settled: OnceLock::new(), said: Mutex::default(), lines: AtomicU32::new(0) }
     }
 
     /// Looks at a line of the server's, whether it says which server that is. What it says first counts.
@@ -85,6 +176,7 @@ impl ServerIdentity {
         }
         self.lines.fetch_add(1, Ordering::Relaxed);
         let Some(introduction) = fingerprint::introduction(line) else { return };
+        self.settle();
         let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
         said.get_or_insert_with(|| introduction.to_owned());
         self.lines.store(FIRST_LINES, Ordering::Relaxed);
@@ -94,8 +186,12 @@ impl ServerIdentity {
     pub(crate) fn fingerprint(&self, params: Option<&str>) -> Option<Fingerprint> {
         let arguments = fingerprint::of_params(params?)?;
         let said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
-        let server = fingerprint::of_texts([self.command.as_str(), said.as_deref().unwrap_or_default()]);
+        let server = fingerprint::of_texts([self.settle(), said.as_deref().unwrap_or_default()]);
         Some(Fingerprint { arguments, server })
+    }
+
+    fn settle(&self) -> &str {
+        self.settled.get_or_init(|| self.start.settled())
     }
 }
 
@@ -108,37 +204,118 @@ mod tests {
         command.iter().map(OsString::from).collect()
     }
 
+    /// What a server is that is started so, by now.
+    fn of(texts: &[&str], command: &[&str]) -> String {
+        StartIdentity::of(texts, &words(command)).settled()
+    }
+
     #[test]
     fn a_file_of_the_command_that_is_written_anew_makes_another_server() {
         let folder = tempfile::tempdir().expect("a folder");
-        let script = folder.path().join("server.py");
-        fs::write(&script, "one").expect("written");
-        let command = ["sh", script.to_str().expect("a path")];
-        let of = |name: &str, profile: Option<&str>, more: &[&str]| {
-            of_command(name, profile, &words(&[&command[..], more].concat()))
-        };
-        let one = of("s", None, &[]);
-        assert_eq!(of("s", None, &[]), one, "the control");
-        for other in [of("t", None, &[]), of("s", Some("p"), &[]), of("s", None, &["x"])] {
-            assert_ne!(other, one);
+        let in_folder = |name: &str| folder.path().join(name).to_str().expect("a path").to_owned();
+        let (script, option, data) = (in_folder("server.py"), in_folder("a.mjs"), in_folder("data.DB"));
+        for path in [&script, &option, &data] {
+            fs::write(path, "one").expect("written");
         }
-        let data = folder.path().join("data");
-        let with_data = || of("s", None, &[data.to_str().expect("a path")]);
-        fs::write(&data, "one").expect("written");
-        let before = with_data();
-        fs::write(&data, "other").expect("written");
-        assert_eq!(with_data(), before, "what a server works on is no part of it");
-        assert!(is_interpreter(&"/usr/bin/python3.11".into()) && !is_interpreter(&"npx".into()));
-        fs::write(&script, "other").expect("written");
-        assert_ne!(of("s", None, &[]), one);
-        assert_eq!(of_command("s", None, &[]).len(), 64, "no command at all");
+        let mut length = 3;
+        let by_value = format!("--import={option}");
+        for command in [
+            vec!["sh", script.as_str()],
+            vec!["node", "--import", &option, &script],
+            vec!["node", &by_value, &script, &data],
+            vec!["uv", "run", &script],
+            vec!["env", "A=1", "nodejs", &script],
+        ] {
+            let one = of(&["s", ""], &command);
+            assert_eq!(of(&["s", ""], &command), one, "the control");
+            let more = [&command[..], &["x"]].concat();
+            for other in [of(&["t", ""], &command), of(&["s", "p"], &command), of(&["s", ""], &more)] {
+                assert_ne!(other, one);
+            }
+            for path in [&script, &option, &data] {
+                let before = of(&["s", ""], &command);
+                let names = command.iter().any(|word| word.ends_with(path.as_str()));
+                // Of another length: the clock of files may stand still in between.
+                length += 1;
+                fs::write(path, "x".repeat(length)).expect("written");
+                let is_same = of(&["s", ""], &command) == before;
+                assert_eq!(is_same, !names || *path == data, "{command:?} {path}");
+            }
+        }
+        assert_eq!(of(&["s"], &[]).len(), 64, "no command at all");
+        assert_ne!(of(&["a", "b"], &["c"]), of(&["a"], &["b", "c"]));
+    }
+
+    #[test]
+    fn the_times_of_a_file_can_be_put_back_and_do_not_bring_the_server_back() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("server.py");
+        fs::write(&path, "one").expect("written");
+        let command = ["sh", path.to_str().expect("a path")];
+        let one = of(&[], &command);
+        let modified = fs::metadata(&path).and_then(|meta| meta.modified()).expect("its time");
+        // As coarse as the clock of files is, it goes on meanwhile.
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        let file = fs::OpenOptions::new().write(true).open(&path).expect("open");
+        std::io::Write::write_all(&mut &file, b"two").expect("written");
+        file.set_modified(modified).expect("set");
+        let meta = fs::metadata(&path).expect("there");
+        assert_eq!((meta.modified().expect("its time"), meta.len()), (modified, 3), "the control");
+        assert_ne!(of(&[], &command), one);
+    }
+
+    #[test]
+    fn what_was_exchanged_while_the_server_started_is_no_server_that_is_known() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (path, kept) = (folder.path().join("server.py"), folder.path().join("kept"));
+        fs::write(&path, "one").expect("written");
+        let identity = StartIdentity::of(&[], &words(&["sh", path.to_str().expect("a path")]));
+        let params = Some(r#"{"name":"t"}"#);
+        let server = |identity: &ServerIdentity| identity.fingerprint(params).expect("an object").server;
+        let started = ServerIdentity::new(identity.clone());
+        let one = server(&started);
+        assert_eq!(server(&ServerIdentity::new(identity.clone())), one, "the control");
+        fs::hard_link(&path, &kept).expect("linked");
+        fs::write(folder.path().join("other"), "other").expect("written");
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        fs::rename(folder.path().join("other"), &path).expect("exchanged");
+        let exchanged = ServerIdentity::new(identity.clone());
+        let unknown = server(&exchanged);
+        assert_ne!(unknown, one);
+        fs::rename(&kept, &path).expect("put back");
+        assert_eq!(
+            (server(&exchanged), server(&started)),
+            (unknown.clone(), one.clone()),
+            "what it was stays"
+        );
+        let later = server(&ServerIdentity::new(identity));
+        assert!(later != one && later != unknown);
+    }
+
+    #[test]
+    fn its_environment_makes_a_server_another_one_but_for_what_every_start_changes() {
+        let of = |variables: &[(&str, &str)]| {
+            let environment = variables.iter().map(|(name, value)| (name.into(), value.into()));
+            StartIdentity::with_environment(&[], &words(&["server"]), environment).settled()
+        };
+        let one = of(&[("A", "1"), ("DATABASE_URL", "dev"), ("TERM", "xterm")]);
+        assert_eq!(of(&[("DATABASE_URL", "dev"), ("PWD", "/x"), ("SHLVL", "2"), ("A", "1")]), one);
+        for other in [
+            vec![("A", "1"), ("DATABASE_URL", "prod")],
+            vec![("A", "1")],
+            vec![("A", "1"), ("DATABASE_URL", "dev"), ("NODE_OPTIONS", "--require /x.js")],
+            vec![("A", "1"), ("DATABASE_URL", "dev"), ("LD_PRELOAD", "/x.so")],
+        ] {
+            assert_ne!(of(&other), one, "{other:?}");
+        }
     }
 
     #[test]
     fn what_a_server_says_first_of_itself_counts() {
         let params = Some(r#"{"name":"t"}"#);
         let server = |identity: &ServerIdentity| identity.fingerprint(params).expect("an object").server;
-        let identity = ServerIdentity::new("c".into());
+        let start = StartIdentity::of(&[], &[]);
+        let identity = ServerIdentity::new(start.clone());
         let silent = server(&identity);
         identity.look_at(br#"{"id":1,"result":{"tools":[]}}"#);
         assert_eq!(server(&identity), silent);
@@ -150,7 +327,7 @@ mod tests {
         assert_ne!(one, silent);
         identity.look_at(info(2).as_bytes());
         assert_eq!(server(&identity), one);
-        let newer = ServerIdentity::new("c".into());
+        let newer = ServerIdentity::new(start);
         newer.look_at(info(2).as_bytes());
         assert_ne!(server(&newer), one);
         assert_eq!(identity.fingerprint(None), None);

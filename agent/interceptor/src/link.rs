@@ -395,7 +395,7 @@ mod tests {
             store_raw: false,
             lenient: false,
             approval_timeout: Duration::from_secs(600),
-            identity: String::new(),
+            identity: crate::identity::StartIdentity::of(&[], &[]),
             max_held_bytes: 1 << 20,
         };
         let (mut server, stdin) = io::pipe().expect("a pipe");

@@ -4,7 +4,7 @@ use super::{
     answer::{self, StopReason},
     client_stdout::ClientStdout,
     held::{HeldCall, HeldCalls},
-    identity::ServerIdentity,
+    identity::{ServerIdentity, StartIdentity},
     judged::JudgedCall,
     outstanding::Outstanding,
     pins::{KnownTool, SessionPins},
@@ -51,7 +51,7 @@ pub struct Options {
     /// How long a paused call waits.
     pub approval_timeout: Duration,
     /// What is known of the server before it says anything; see [`ServerIdentity`].
-    pub identity: String,
+    pub identity: StartIdentity,
     /// Bytes of paused calls that are kept at once; what does not fit is denied, as if there were nobody to ask.
     pub max_held_bytes: usize,
 }

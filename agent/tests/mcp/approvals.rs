@@ -7,7 +7,7 @@ use std::{process::Command, thread, time::Duration};
 /// A client that is a process of its own, so that this test is not its descendant's ancestor.
 pub(crate) fn apart(home: &Home, options: &[&str]) -> Client {
     let mut interceptor = home.interceptor(options);
-    interceptor.args(["--", "python3", crate::support::SERVER, &home.text("received")]);
+    interceptor.args(["--", "python3", crate::support::SERVER, &home.text("received.log")]);
     let mut command = Command::new("sh");
     home.settle(&mut command);
     // What follows keeps the shell from becoming the interceptor.

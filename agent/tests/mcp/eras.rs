@@ -20,7 +20,7 @@ fn play(exchanges: &[Exchange]) -> Home {
     let answers: String = exchanges.iter().map(|(_, server)| text(server)).collect();
     fs::write(home.path("answers"), answers).expect("written");
     let mut interceptor = home.interceptor(&["--server-name", "era", "--", "sh", "-c", REPLAY, "replay"]);
-    interceptor.args([home.text("received"), home.text("answers")]);
+    interceptor.args([home.text("received.log"), home.text("answers")]);
     let mut client = Client::start(&mut interceptor);
     let mut sent = String::new();
     for (said, answer) in exchanges {

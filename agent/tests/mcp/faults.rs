@@ -125,7 +125,7 @@ fn a_database_that_cannot_be_used_is_refused_to_the_client() {
 fn a_database_that_cannot_be_used_is_warned_about_on_every_call_where_that_was_asked_for() {
     let home = Home::new();
     for (db, why) in unusable(&home) {
-        let received = home.text("received");
+        let received = home.text("received.log");
         let arguments = ["mcp", "--db", &db, "--port", "0", "--on-audit-failure", "allow", "--", "python3"];
         let mut client = Client::start(home.ringfence(&arguments).args([crate::support::SERVER, &received]));
         for id in ["1", "2", "3"] {

@@ -80,7 +80,8 @@ fn statuses_pass_through() {
 fn the_end_of_the_servers_output_reaches_the_client() {
     let home = Home::new();
     let mut mute = Client::start(
-        home.interceptor(&["--", "sh", "-c"]).arg("read x; echo \"$x\"; exec >&-; cat >> \"$HOME/received\""),
+        home.interceptor(&["--", "sh", "-c"])
+            .arg("read x; echo \"$x\"; exec >&-; cat >> \"$HOME/received.log\""),
     );
     let line = call("1", "read_it");
     mute.send(&line);
@@ -209,7 +210,7 @@ fn what_was_forwarded_is_on_record_whenever_the_interceptor_is_killed() {
         // it never reads. How fast the machine is decides nothing.
         let pid = client.pid();
         let enough = home.received().len() + 150 + 500 * round;
-        let received = home.path("received");
+        let received = home.path("received.log");
         let halting = thread::spawn(move || {
             let long = || fs::metadata(&received).map_or(0, |file| file.len()) >= enough as u64;
             let until = Instant::now() + Duration::from_secs(60);
@@ -269,7 +270,7 @@ print(child.pid, flush=True)
 time.sleep(600)";
     let home = Home::new();
     let interceptor =
-        home.interceptor(&["--", "python3", crate::support::SERVER, &home.text("received"), "polite"]);
+        home.interceptor(&["--", "python3", crate::support::SERVER, &home.text("received.log"), "polite"]);
     let mut command = Command::new("python3");
     home.settle(&mut command);
     command
@@ -293,7 +294,8 @@ time.sleep(600)";
 fn a_client_that_does_not_read_standard_error_blocks_nothing() {
     let home = Home::new();
     let mut deaf = Client::deaf(
-        home.interceptor(&["--", "python3", crate::support::SERVER, &home.text("received")]).arg("stderr"),
+        home.interceptor(&["--", "python3", crate::support::SERVER, &home.text("received.log")])
+            .arg("stderr"),
     );
     for id in ["1", "2", "3"] {
         deaf.works(id);

@@ -84,7 +84,7 @@ impl Endpoint {
     }
 
     fn of_keeping_server(home: &Home, options: &[&str]) -> Self {
-        Self::start(home, options, &["--", "python3", SERVER, &home.text("received")])
+        Self::start(home, options, &["--", "python3", SERVER, &home.text("received.log")])
     }
 
     fn raw(&self, request: &str) -> Answer {
@@ -224,7 +224,8 @@ fn without_sessions_a_client_that_goes_calls_off_what_it_asked() {
     let server = r#"while IFS= read -r line; do printf '%s\n' "$line" >> "$1"; case "$line" in
       *'"id":"now"'*) printf '%s\n' '{"jsonrpc":"2.0","id":"now","error":{"code":-32601,"message":"no"}}';;
     esac; done"#;
-    let endpoint = Endpoint::start(&home, &[], &["--", "sh", "-c", server, "kept", &home.text("received")]);
+    let endpoint =
+        Endpoint::start(&home, &[], &["--", "sh", "-c", server, "kept", &home.text("received.log")]);
     let body = |id: &str| {
         let meta = json!({"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientInfo": {"name": "c"}, "io.modelcontextprotocol/clientCapabilities": {}});
         json!({"jsonrpc": "2.0", "id": id, "method": "tools/list", "params": {"_meta": meta}}).to_string()

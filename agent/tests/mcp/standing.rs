@@ -83,6 +83,16 @@ fn the_same_arguments_are_approved_until_that_is_revoked() {
 
     let said = done(&home, &["revoke", &id[..8]]);
     assert_eq!(said, format!("revoked {id}\n"));
+    let log = done(&home, &["log"]);
+    let lines: Vec<&str> = log.lines().collect();
+    assert!(lines[0].contains(&format!("  add {id}  by uid ")), "{log}");
+    assert!(lines[1].contains("arguments of tool=delete_it server="), "{log}");
+    assert!(lines[2].contains(&format!("  revoke {id}  by uid ")), "{log}");
+    let log: Vec<Value> = done(&home, &["log", "--json"])
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("JSON"))
+        .collect();
+    assert_eq!((log.len(), &log[1]["change"], &log[1]["id"]), (2, &"revoke".into(), &id.clone().into()));
     asks(&home, &mut client, 7, r#"{"a":1,"b":"x y"}"#);
     let (again, ok) = approvals(&home, &["revoke", &id]);
     assert!(!ok && again.contains("no approval that stands"), "{again}");
@@ -150,7 +160,7 @@ fn a_session_s_approval_is_of_that_session_and_a_tool_s_of_all() {
     });
 
     // A server of the same name that is another one.
-    let interceptor = home.interceptor(&["--", "python3", SERVER, &home.text("received"), "polite"]);
+    let interceptor = home.interceptor(&["--", "python3", SERVER, &home.text("received.log"), "polite"]);
     let mut command = Command::new("sh");
     home.settle(&mut command);
     command.args(["-c", "\"$@\"; exit $?", "client"]);
@@ -159,6 +169,10 @@ fn a_session_s_approval_is_of_that_session_and_a_tool_s_of_all() {
     asks(&home, &mut other, 1, "{}");
     assert_eq!(standing(&home).len(), 0, "and it is over for the first one as well");
     asks(&home, &mut third, 11, "{}");
+    assert!(
+        done(&home, &["log"]).contains("  by nobody: the server is another one now\n"),
+        "and why is known"
+    );
 }
 
 #[test]

@@ -94,7 +94,7 @@ fn it_is_on_record_while_the_session_runs_and_when_it_is_killed() {
     let mut client = Client::start(home.interceptor(&["--"]).args([
         "python3",
         crate::support::SERVER,
-        &home.text("received"),
+        &home.text("received.log"),
         "stderr",
     ]));
     client.works("1");

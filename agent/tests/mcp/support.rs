@@ -71,13 +71,13 @@ impl Home {
     /// A client with the keeping server behind the interceptor. `traits` are the server's.
     pub(crate) fn client(&self, options: &[&str], traits: &[&str]) -> Client {
         let mut command = self.interceptor(options);
-        command.args(["--", "python3", SERVER, &self.text("received")]).args(traits);
+        command.args(["--", "python3", SERVER, &self.text("received.log")]).args(traits);
         Client::start(&mut command)
     }
 
     /// What the server received so far.
     pub(crate) fn received(&self) -> Vec<u8> {
-        fs::read(self.path("received")).unwrap_or_default()
+        fs::read(self.path("received.log")).unwrap_or_default()
     }
 
     /// Standard output of a command that succeeds.

@@ -19,7 +19,7 @@ fn said(bytes: &[u8]) -> String {
 fn a_wrapped_server_works_and_is_unwrapped_to_what_it_was() {
     let home = Home::new();
     let file = home.text("client.json");
-    let config = json!({ "mcpServers": { "kept": { "command": "python3", "args": [SERVER, home.text("received")],
+    let config = json!({ "mcpServers": { "kept": { "command": "python3", "args": [SERVER, home.text("received.log")],
         "env": { "TOKEN": "x" } }, "remote": { "type": "sse", "url": "https://example.com/sse" } } });
     let text = serde_json::to_string_pretty(&config).expect("JSON");
     fs::write(&file, &text).expect("written");

@@ -55,7 +55,7 @@ fn options() -> Options {
         store_raw: false,
         lenient: false,
         approval_timeout: Duration::from_secs(50),
-        identity: "i".into(),
+        identity: crate::identity::StartIdentity::of(&["i"], &[]),
         max_held_bytes: 1 << 20,
     }
 }

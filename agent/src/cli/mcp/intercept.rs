@@ -10,7 +10,8 @@ use nix::sys::signal::SigSet;
 use ringfence_base::clock::now_micros as now;
 use ringfence_client::{places as state, ready, sessions as client};
 use ringfence_interceptor::{
-    forward, guard, identity,
+    forward, guard,
+    identity::StartIdentity,
     link::Link,
     rule_file::RuleFileFollower,
     seen::SeenTools,
@@ -147,6 +148,8 @@ fn intercept(args: &ServerArgs, remote: Option<Remote>, signals: SigSet) -> anyh
     let allow_unrecorded = args.on_audit_failure == OnAuditFailure::Allow;
     let command = remote.as_ref().map_or_else(|| Ok(args.command.clone()), |_| Remote::command())?;
     let places = state::Places::locate(args.db.as_deref())?;
+    // An auditor that this process starts outlives it, and has no use for a remote server's credentials.
+    remote.iter().flat_map(Remote::variables).for_each(client::withhold);
     let had_database = places.daemon.as_ref().is_some_and(|socket| socket.exists()) || places.db.exists();
     let unrecorded = usable(&places).err();
     if let Some(error) = &unrecorded
@@ -191,6 +194,12 @@ fn intercept(args: &ServerArgs, remote: Option<Remote>, signals: SigSet) -> anyh
     if !allow_unrecorded {
         begun.context("cannot write the session's journal")?;
     }
+    // Before it starts: afterwards it could put back what it came from.
+    let identity = {
+        let address = remote.as_ref().map(Remote::identity).transpose()?.unwrap_or_default();
+        let texts = [server_name.as_str(), args.profile.as_deref().unwrap_or_default(), &address];
+        StartIdentity::of(&texts, &args.command)
+    };
     let (server, mut stdin) = match forward::start(&command, &guard_arguments(args)) {
         Ok(started) => started,
         Err(error) => {
@@ -220,7 +229,7 @@ fn intercept(args: &ServerArgs, remote: Option<Remote>, signals: SigSet) -> anyh
         }
     }
     let options = Options {
-        identity: identity::of_command(&server_name, args.profile.as_deref(), &args.command),
+        identity,
         server_name,
         allow_unrecorded,
         unrecorded: unrecorded.map(|error| format!("{error:#}")),

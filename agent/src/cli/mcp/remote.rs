@@ -106,6 +106,21 @@ impl Remote {
         Ok(vec![program.into(), "mcp-remote".into()])
     }
 
+    /// The variables of the environment that have its credentials, or say where they are.
+    pub(super) fn variables(&self) -> impl Iterator<Item = &str> {
+        let sources = self.config.token.iter().chain(self.config.headers.iter().map(|header| &header.from));
+        sources.filter_map(|source| match source {
+            CredentialSource::Env(name) => Some(name.as_str()),
+            CredentialSource::Credential(_) => Some("CREDENTIALS_DIRECTORY"),
+            CredentialSource::File(_) | CredentialSource::Command(_) => None,
+        })
+    }
+
+    /// All that tells which server that is: its whole address, and where its credentials are from. It is for a hash, and nothing else.
+    pub(super) fn identity(&self) -> anyhow::Result<String> {
+        serde_json::to_string(&self.config).context("cannot write the address")
+    }
+
     /// Tells it which server, over its standard input: a process's arguments and variables are there for others to read.
     pub(super) fn hand_over(&self, mut stdin: impl Write) -> anyhow::Result<()> {
         let mut line = serde_json::to_vec(&self.config).context("cannot write the address")?;
