@@ -1,5 +1,6 @@
 //! `ringfence approvals`: the tool calls that wait for a person's decision, and approvals of more than one.
 
+mod log;
 mod notify;
 mod standing;
 
@@ -45,6 +46,7 @@ pub(crate) enum Command {
     Deny(DecideArgs),
     Standing(standing::ListArgs),
     Revoke(standing::RevokeArgs),
+    Log(log::Args),
     Notify(notify::Args),
 }
 
@@ -107,6 +109,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
         Command::Deny(args) => decide(&args, false),
         Command::Standing(args) => standing::list(&args),
         Command::Revoke(args) => standing::revoke(&args),
+        Command::Log(args) => log::run(&args),
         Command::Notify(args) => notify::run(&args),
     }
 }
