@@ -106,7 +106,7 @@ impl StartIdentity {
         let mut states = Vec::new();
         if let Some((first, rest)) = self.command.split_first() {
             states.push(program(first).as_deref().map(state).unwrap_or_default());
-            states.extend(rest.iter().map(|word| named_file(word)));
+            states.extend(rest.iter().map(named_file));
         }
         fingerprint::of_texts(self.texts.iter().chain(&states).map(String::as_str))
     }
