@@ -59,7 +59,8 @@ after(async () => {
   const gone = once(auditor, "exit");
   auditor.kill("SIGKILL");
   await gone;
-  rmSync(home, { recursive: true, force: true });
+  // An auditor that ends may still write there.
+  rmSync(home, { recursive: true, force: true, maxRetries: 20, retryDelay: 500 });
 });
 
 /** Runs a scenario; all of its checks that are not information. */
