@@ -1,5 +1,6 @@
 //! What the process may still do once it has its credentials: speak to the internet and over the pipes that it was given. No file
-//! but what names are resolved by and certificates are checked with, no program, no other process, no socket that listens.
+//! but what names are resolved by and certificates are checked with (by Landlock; without it, none is made, moved, removed or
+//! given other permissions), no program, no other process, no socket that listens.
 
 use nix::sys::resource::{Resource, setrlimit};
 use ringfence_sandbox::{
@@ -11,6 +12,36 @@ use std::io;
 
 /// Bytes of memory that it writes to, beside what messages may take.
 const MEMORY: u64 = 512 << 20;
+
+/// What the LLM worker's list has for its log, and for its socket: Landlock does not restrict who may do what with a file.
+const NEEDLESS: &[&str] = &[
+    "accept",
+    "accept4",
+    "chmod",
+    "fchmod",
+    "fchmodat",
+    "fchown",
+    "flock",
+    "fsetxattr",
+    "fsync",
+    "fdatasync",
+    "fremovexattr",
+    "ftruncate",
+    "lremovexattr",
+    "lsetxattr",
+    "mkdir",
+    "mkdirat",
+    "pwrite64",
+    "pwritev",
+    "removexattr",
+    "rename",
+    "renameat",
+    "renameat2",
+    "setxattr",
+    "unlink",
+    "unlinkat",
+    "utimensat",
+];
 
 /// Why it cannot be confined; it does not run then.
 #[derive(Debug, thiserror::Error)]
@@ -38,10 +69,11 @@ pub(super) fn hide() -> Result<(), Error> {
 }
 
 /// Gives up everything but what it needs, for good, before the first thread. `messages`: bytes that messages may take in all.
+/// False: the kernel has no Landlock, so it may read files as its user may.
 ///
 /// # Errors
 /// [`Error`]; the process must then end. A kernel without Landlock is no error.
-pub(super) fn enter(messages: usize) -> Result<(), Error> {
+pub(super) fn enter(messages: usize) -> Result<bool, Error> {
     caps::drop_all()?;
     let most = MEMORY.saturating_add(messages as u64);
     setrlimit(Resource::RLIMIT_DATA, most, most).map_err(|errno| Error::Limit(errno.into()))?;
@@ -54,8 +86,43 @@ pub(super) fn enter(messages: usize) -> Result<(), Error> {
         scope_signals: true,
         scope_abstract: true,
     };
-    rules.enforce()?;
-    let calls = seccomp::Policy::worker_list()?.signalling_only(std::process::id());
-    seccomp::Filter::compile(&calls)?.load()?;
-    Ok(())
+    let is_enforced = rules.enforce()?;
+    seccomp::Filter::compile(&calls()?)?.load()?;
+    Ok(is_enforced)
+}
+
+fn calls() -> Result<seccomp::Policy, seccomp::Error> {
+    Ok(seccomp::Policy::worker_list()?.without(NEEDLESS).signalling_only(std::process::id()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{fs, os::unix::fs::PermissionsExt as _, thread};
+
+    #[test]
+    fn files_keep_their_permissions_names_and_attributes() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("key");
+        fs::write(&file, "k").unwrap();
+        let tried = |path: &std::path::Path| {
+            [
+                fs::set_permissions(path, fs::Permissions::from_mode(0o777)).is_ok(),
+                fs::rename(path, path.with_extension("moved")).is_ok(),
+                fs::create_dir(path.with_extension("made")).is_ok(),
+                fs::remove_file(path.with_extension("moved")).is_ok(),
+            ]
+        };
+        // A filter is a thread's.
+        let inside = thread::scope(|scope| {
+            let run = || {
+                nix::sys::prctl::set_no_new_privs().unwrap();
+                seccomp::Filter::compile(&calls().unwrap()).unwrap().load().unwrap();
+                (tried(&file), fs::read(&file).is_ok())
+            };
+            scope.spawn(run).join().unwrap()
+        });
+        assert_eq!(inside, ([false; 4], true));
+        assert_eq!(tried(&file), [true; 4], "the control");
+    }
 }

@@ -76,7 +76,12 @@ type Prepared = (Url, Vec<(String, ringfence_credentials::Secret)>);
 fn prepared(config: &Config) -> Result<Prepared, Error> {
     let url = config.checked()?;
     let headers = config.read_headers()?;
-    confine::enter(room(config.max_line))?;
+    if !confine::enter(room(config.max_line))? {
+        let _ = writeln!(
+            io::stderr(),
+            "ringfence mcp --url: this kernel has no Landlock, so the process that speaks to the remote server may read files as its user may"
+        );
+    }
     Ok((url, headers))
 }
 

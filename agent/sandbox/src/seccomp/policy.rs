@@ -187,6 +187,13 @@ impl Policy {
         self
     }
 
+    /// The same without these calls.
+    pub fn without(mut self, calls: &[&str]) -> Policy {
+        self.rules.iter_mut().for_each(|rule| rule.syscalls.retain(|call| !calls.contains(&call.as_str())));
+        self.rules.retain(|rule| !rule.syscalls.is_empty());
+        self
+    }
+
     /// A user's own service: the LLM worker's, and what it takes to make sockets and to start workers.
     pub fn user_list() -> Result<Policy, super::Error> {
         let mut policy = Policy::worker_list()?;
