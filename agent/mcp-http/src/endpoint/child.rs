@@ -1,6 +1,10 @@
 //! The process behind a session: `ringfence mcp`, spoken to over its standard input and output.
 
-use ringfence_session::lines::{Lines, Taken};
+use ringfence_session::{
+    line::answered_id,
+    lines::{Lines, Taken},
+};
+use serde_json::json;
 use std::{
     ffi::OsString,
     io::{self, Write as _},
@@ -57,15 +61,20 @@ impl Child {
                         each(line);
                         continue;
                     }
-                    Ok(Taken::Overlong(_)) => {}
+                    Ok(Taken::Overlong(beginning)) => match too_long(beginning, limit) {
+                        // Nobody could tell whose it is, and whoever waits for it would wait for ever.
+                        None => break,
+                        Some(instead) => each(&instead),
+                    },
                     Ok(Taken::End) | Err(_) => break,
                 }
-                // No client could read it either.
                 if lines.rest(|_| Ok(())).is_err() {
                     break;
                 }
             }
             over();
+            // It may have more to say: nobody reads it.
+            drop(lines);
             let _ = child.wait();
             is_over.cancel();
         });
@@ -90,5 +99,46 @@ impl Child {
     /// Lets it end, as when a client ends.
     pub(super) fn end(&self) {
         self.stdin.lock().unwrap_or_else(PoisonError::into_inner).take();
+    }
+}
+
+/// What stands in for a line that is too long: an error under the id that it answers, nothing for a notification. `None`: it may
+/// answer something that cannot be told from its beginning.
+fn too_long(beginning: &[u8], limit: usize) -> Option<Vec<u8>> {
+    let text = format!(
+        "the server's answer has more than {limit} bytes (--max-line), and Ringfence did not pass it on"
+    );
+    let error = json!({ "code": -32603, "message": text });
+    match answered_id(beginning) {
+        Some(id) => Some(id.answer("error", &error).into_bytes()),
+        None if asks(beginning) => Some(Vec::new()),
+        None => None,
+    }
+}
+
+/// Whether a line that was cut off is the server's own request or notification.
+fn asks(beginning: &[u8]) -> bool {
+    let first = |key: &str| memchr::memmem::find(beginning, key.as_bytes()).unwrap_or(usize::MAX);
+    first("\"method\"") < first("\"result\"").min(first("\"error\""))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_that_is_too_long_is_an_error_under_its_id() {
+        let of = |text: &str| too_long(text.as_bytes(), 9).map(|line| String::from_utf8(line).unwrap());
+        let answer = of(r#"{"jsonrpc":"2.0","id":"a","result":{"content":"xxxx"#).unwrap();
+        assert!(
+            answer.starts_with(r#"{"jsonrpc":"2.0","id":"a","error":"#) && answer.contains("9 bytes"),
+            "{answer}"
+        );
+        assert_eq!(
+            of(r#"{"jsonrpc":"2.0","method":"notifications/message","params":{"data":"xxx"#).unwrap(),
+            ""
+        );
+        assert_eq!(of(r#"{"jsonrpc":"2.0","result":{"content":"xxxx"#), None, "the id stands behind it");
+        assert_eq!(of(r#"[{"jsonrpc":"2.0","id":1,"result":{"content":"xxxx"#), None);
     }
 }
