@@ -14,6 +14,8 @@ use tokio::time;
 const RESUMES: u32 = 8;
 /// How long a stream is left alone before it is resumed, where the server says nothing else.
 const PAUSE: Duration = Duration::from_secs(1);
+/// The shortest, whatever the server says: a hundred a second would be its doing, and our load.
+const SHORT_PAUSE: Duration = Duration::from_millis(100);
 /// The longest.
 const LONG_PAUSE: Duration = Duration::from_secs(60);
 /// How often the stream with what the server says unasked is tried without success.
@@ -38,9 +40,16 @@ impl Session {
         resumes: bool,
     ) -> Result<(), Failure> {
         let (mut events, mut tries) = (Events::new(self.limit), 0);
+        // Since the last message: when that was, and how often the stream was resumed.
+        let (mut since, mut quiet) = (Instant::now(), 0);
         loop {
             let before = events.last_id().map(str::to_owned);
-            let why = match self.read(&mut response, &mut events, Some(waiting)).await? {
+            let mut came = false;
+            let ended = self.read(&mut response, &mut events, Some(waiting), &mut came).await?;
+            if came {
+                (since, quiet) = (Instant::now(), 0);
+            }
+            let why = match ended {
                 Ended::Answered => {
                     tokio::spawn(drain(response));
                     return Ok(());
@@ -61,8 +70,12 @@ impl Session {
                 if tries == RESUMES {
                     return Err(Failure::Cut(why));
                 }
-                time::sleep(pause(events.retry(), tries)).await;
+                if since.elapsed() >= QUIET {
+                    return Err(Failure::Cut(silent()));
+                }
+                time::sleep(pause(events.retry(), tries, quiet)).await;
                 tries += 1;
+                quiet = quiet.saturating_add(1);
                 match self.resume(events.last_id()).await {
                     Ok(response) => break response,
                     Err(failure) if failure.passes() => {}
@@ -77,11 +90,12 @@ impl Session {
 
     /// Carries what the server says unasked, for as long as there is a session. Servers need not offer it.
     pub(super) async fn listen(&self) {
-        let (mut events, mut failures) = (Events::new(self.limit), 0);
+        let (mut events, mut failures, mut quiet) = (Events::new(self.limit), 0, 0_u32);
         while failures < LISTENS {
             let (begun, before) = (Instant::now(), events.last_id().map(str::to_owned));
+            let mut came = false;
             let why = match self.resume(events.last_id()).await {
-                Ok(mut response) => match self.read(&mut response, &mut events, None).await {
+                Ok(mut response) => match self.read(&mut response, &mut events, None, &mut came).await {
                     Ok(Ended::Answered | Ended::Cut(_)) => None,
                     Err(Failure::Gone) => return,
                     Err(failure) => Some(failure),
@@ -99,7 +113,8 @@ impl Session {
             let is_new = events.last_id().map(str::to_owned) != before || begun.elapsed() >= LONG_PAUSE;
             failures = if is_new { 0 } else { failures + 1 };
             events = events.resumed();
-            time::sleep(pause(events.retry(), failures)).await;
+            quiet = if came { 0 } else { quiet.saturating_add(1) };
+            time::sleep(pause(events.retry(), failures, quiet)).await;
         }
         self.say("its stream of notifications cannot be kept open, and is not read any more");
     }
@@ -120,12 +135,13 @@ impl Session {
         }
     }
 
-    /// Reads a stream until what is waited for has come, or to its end.
+    /// Reads a stream until what is waited for has come, or to its end. `came`: there was a message.
     async fn read(
         &self,
         response: &mut Response,
         events: &mut Events,
         mut waiting: Option<&mut Waiting>,
+        came: &mut bool,
     ) -> Result<Ended, Failure> {
         let mut room = self.rooms.one();
         loop {
@@ -139,6 +155,7 @@ impl Session {
             let fed = events.feed(&chunk, |event| messages.extend(event.message()));
             room.set(events.held() + messages.iter().map(Vec::len).sum::<usize>())?;
             for message in messages {
+                *came = true;
                 self.deliver(message, waiting.as_deref_mut()).await?;
             }
             fed?;
@@ -150,10 +167,11 @@ impl Session {
     }
 }
 
-/// How long to wait before a stream is resumed for the nth time.
-fn pause(asked: Option<Duration>, tries: u32) -> Duration {
+/// How long to wait before a stream is resumed for the nth time without an event, and the `quiet`th without a message.
+fn pause(asked: Option<Duration>, tries: u32, quiet: u32) -> Duration {
     let own = PAUSE * 2_u32.pow(tries.min(6));
-    asked.map_or(own, |asked| if tries == 0 { asked } else { asked.max(own) }).min(LONG_PAUSE)
+    let least = SHORT_PAUSE * 2_u32.pow(quiet.min(6));
+    asked.map_or(own, |asked| if tries == 0 { asked } else { asked.max(own) }).max(least).min(LONG_PAUSE)
 }
 
 /// Reads what is left of an answer.
@@ -167,10 +185,12 @@ mod tests {
 
     #[test]
     fn a_server_decides_how_long_to_wait_within_bounds() {
-        assert_eq!(pause(None, 0), PAUSE);
-        assert_eq!(pause(Some(Duration::ZERO), 0), Duration::ZERO);
-        assert_eq!(pause(Some(Duration::ZERO), 1), 2 * PAUSE, "nobody makes us ask without a pause");
-        assert_eq!(pause(Some(Duration::MAX), 0), LONG_PAUSE);
-        assert_eq!(pause(None, u32::MAX), LONG_PAUSE);
+        assert_eq!(pause(None, 0, 0), PAUSE);
+        assert_eq!(pause(Some(Duration::ZERO), 0, 0), SHORT_PAUSE, "nobody makes us ask without a pause");
+        assert_eq!(pause(Some(Duration::ZERO), 0, 3), 8 * SHORT_PAUSE, "nor for ever as fast as that");
+        assert_eq!(pause(Some(Duration::ZERO), 1, 1), 2 * PAUSE);
+        assert_eq!(pause(Some(Duration::from_millis(500)), 0, 1), Duration::from_millis(500), "as it asked");
+        assert_eq!(pause(Some(Duration::MAX), 0, 0), LONG_PAUSE);
+        assert_eq!(pause(None, u32::MAX, u32::MAX), LONG_PAUSE);
     }
 }
