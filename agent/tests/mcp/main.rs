@@ -20,6 +20,7 @@ mod outcomes;
 mod pins;
 mod profile;
 mod remote;
+mod remote_faults;
 mod sizes;
 mod standing;
 mod stderr;

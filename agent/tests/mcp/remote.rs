@@ -9,29 +9,29 @@ use std::{fs, os::unix::fs::PermissionsExt as _};
 
 const SESSION: &str = "5e551011-its-id";
 
-fn line(value: &Value) -> String {
+pub(crate) fn line(value: &Value) -> String {
     format!("{value}\n")
 }
 
-fn initialize() -> Value {
+pub(crate) fn initialize() -> Value {
     json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {"protocolVersion": "2025-11-25", "capabilities": {},
         "clientInfo": {"name": "c", "version": "1"}}})
 }
 
-fn initialized() -> Value {
+pub(crate) fn initialized() -> Value {
     json!({"jsonrpc": "2.0", "method": "notifications/initialized"})
 }
 
-fn call(id: impl Into<Value>, tool: &str) -> Value {
+pub(crate) fn call(id: impl Into<Value>, tool: &str) -> Value {
     json!({"jsonrpc": "2.0", "id": id.into(), "method": "tools/call", "params": {"name": tool, "arguments": {}}})
 }
 
-fn done(id: &Value) -> Value {
+pub(crate) fn done(id: &Value) -> Value {
     json!({"jsonrpc": "2.0", "id": id, "result": {"content": []}})
 }
 
 /// What a server with sessions says to a beginning and an end; whether that was all.
-fn manners(request: &Request, reply: &mut Reply) -> bool {
+pub(crate) fn manners(request: &Request, reply: &mut Reply) -> bool {
     match (request.method.as_str(), request.asks().as_str()) {
         ("POST", "initialize") => {
             let result = json!({"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": {"name": "s", "version": "1"}});
@@ -51,7 +51,7 @@ fn manners(request: &Request, reply: &mut Reply) -> bool {
 }
 
 /// A client whose session has begun. Nothing is held for a person.
-fn begin(home: &Home, url: &str, options: &[&str]) -> Client {
+pub(crate) fn begin(home: &Home, url: &str, options: &[&str]) -> Client {
     let rules = home.text("rules.yaml");
     fs::write(&rules, "rules: []\n").expect("written");
     let mut interceptor = home.interceptor(&["--rules", &rules, "--url", url]);

@@ -1,10 +1,12 @@
 //! Why a message has no answer of the server's, in words for whoever sent it.
 
 use crate::{headers, room::Full, sse};
-use reqwest::StatusCode;
+use reqwest::{Response, StatusCode, header::LOCATION};
 use ringfence_base::error::root;
+use ringfence_redact::misplaced::address;
 use ringfence_session::line::Id;
 use serde_json::json;
+use url::Url;
 
 /// Code of the errors that stand in for an answer: JSON-RPC's first for implementations.
 const CODE: i32 = -32000;
@@ -21,6 +23,9 @@ pub(super) enum Failure {
     /// HTTP's own refusal.
     #[error("the remote server answered HTTP {0}{hint}", hint = hint(*.0))]
     Status(StatusCode),
+    /// To another address, and not followed.
+    #[error("the remote server answered HTTP {0}: it redirects to {1}")]
+    Redirect(StatusCode, String),
     /// No message and no stream of them.
     #[error("the remote server answered with {0:?}, not with JSON or an event stream")]
     Kind(String),
@@ -45,6 +50,11 @@ pub(super) enum Failure {
     /// Too many are under way.
     #[error("Ringfence did not send this: {0} requests to the remote server are open already")]
     TooMany(usize),
+    /// Too much is under way.
+    #[error(
+        "Ringfence did not send this: too many bytes wait to be sent to the remote server; send it again later"
+    )]
+    Busy,
     /// Not sent by a client that read the protocol.
     #[error("Ringfence did not send this: a request with this id is open already")]
     Again,
@@ -62,16 +72,13 @@ pub(super) enum Failure {
 fn hint(status: StatusCode) -> &'static str {
     match status {
         StatusCode::UNAUTHORIZED => {
-            ": it wants a credential, or refuses the one it got; give one with --token-env, --token-file or --header, and reconnect"
+            ": it wants a credential, or refuses the one it got; give one with --token-env, --token-file or --header, and reconnect. A login in the browser (OAuth) is not supported: `ringfence mcp wrap --undo` gives such a server back to the client"
         }
         StatusCode::FORBIDDEN => ": the credential does not allow this",
         StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED => {
             ": at this address is no streamable HTTP server; one of the older transport (HTTP+SSE) cannot be used"
         }
         StatusCode::TOO_MANY_REQUESTS => ": it wants fewer requests",
-        status if status.is_redirection() => {
-            ": it redirects to another origin, where no credential goes; give the address that it redirects to"
-        }
         _ => "",
     }
 }
@@ -99,8 +106,33 @@ impl Failure {
         }
     }
 
-    /// As the answer to a request. Ends with a newline.
-    pub(super) fn answer(&self, id: &Id) -> Vec<u8> {
-        id.answer("error", &json!({ "code": CODE, "message": self.to_string() })).into_bytes()
+    /// Of an answer that sends the client elsewhere; `None` for any other.
+    pub(super) fn redirect(response: &Response) -> Option<Self> {
+        let status = response.status();
+        if !status.is_redirection() {
+            return None;
+        }
+        let to = response.headers().get(LOCATION).and_then(|to| to.to_str().ok());
+        let to = to.and_then(|to| response.url().join(to).ok()).filter(Url::has_host);
+        Some(Self::Redirect(
+            status,
+            match to {
+                Some(to) if to.origin() == response.url().origin() => {
+                    format!("{}; give that address", address(&to))
+                }
+                Some(to) => {
+                    format!(
+                        "{}, another origin, where no credential goes; if you trust it, give that address",
+                        address(&to)
+                    )
+                }
+                None => "no address".to_owned(),
+            },
+        ))
+    }
+
+    /// As the answer to a request, where `text` is what is said of it. Ends with a newline.
+    pub(super) fn answer(text: &str, id: &Id) -> Vec<u8> {
+        id.answer("error", &json!({ "code": CODE, "message": text })).into_bytes()
     }
 }

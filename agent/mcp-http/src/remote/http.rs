@@ -1,6 +1,9 @@
 //! Requests to one remote server: one address, one set of credentials.
 
-use super::failure::Failure;
+use super::{
+    failure::Failure,
+    secrets::{self, Needle},
+};
 use reqwest::{
     Client, Method, Response, StatusCode,
     header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue},
@@ -16,8 +19,6 @@ const CONNECT_TIME: Duration = Duration::from_secs(20);
 pub(super) const QUIET: Duration = Duration::from_secs(3600);
 /// Most redirects within an origin.
 const REDIRECTS: usize = 5;
-/// Shortest secret that is looked for in what the server sends: what is shorter is in every text.
-const MIN_SECRET: usize = 8;
 
 /// The header with a session's id.
 pub(super) const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
@@ -44,7 +45,7 @@ pub(super) struct Server {
     /// What goes with every request.
     fixed: HeaderMap,
     /// What must not come back from it.
-    pub(super) secrets: Vec<Secret>,
+    pub(super) secrets: Vec<Needle>,
 }
 
 /// What a message is sent with beside the credentials.
@@ -60,7 +61,7 @@ impl Server {
     /// For this address, with these credentials.
     pub(super) fn new(url: Url, headers: Vec<(String, Secret)>) -> Result<Self, Error> {
         let mut fixed = HeaderMap::new();
-        let mut secrets = Vec::new();
+        let secrets = secrets::of(&url, &headers);
         for (name, secret) in headers {
             let value = HeaderValue::from_str(secret.expose());
             let (Ok(mut value), Ok(of)) = (value, HeaderName::from_bytes(name.as_bytes())) else {
@@ -68,16 +69,8 @@ impl Server {
             };
             value.set_sensitive(true);
             fixed.insert(of, value);
-            // Of `Bearer TOKEN`, the token alone may come back, too.
-            let bare = secret.expose().rsplit(' ').next().unwrap_or_default();
-            if bare.len() >= MIN_SECRET {
-                secrets.extend(Secret::checked(bare));
-            }
         }
-        if let Some(password) = url.password().filter(|password| password.len() >= MIN_SECRET) {
-            secrets.extend(Secret::checked(password));
-        }
-        Ok(Self { client: client()?, url, fixed, secrets })
+        Ok(Self { client: client(&url)?, url, fixed, secrets })
     }
 
     /// Sends a message.
@@ -159,7 +152,7 @@ pub(super) fn kind(response: &Response) -> String {
 
 /// The client. A redirect is followed only within the origin, and only where it keeps the method: credentials go where the user
 /// said, and nowhere else.
-fn client() -> Result<Client, Error> {
+fn client(url: &Url) -> Result<Client, Error> {
     // Whoever came first has set it: there is one provider.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let redirects = redirect::Policy::custom(|attempt| {
@@ -172,7 +165,12 @@ fn client() -> Result<Client, Error> {
             attempt.stop()
         }
     });
-    Client::builder()
+    let mut builder = Client::builder();
+    if url.scheme() == "http" {
+        // A proxy, which the environment may name, would get all of it in the clear. For https it only passes bytes on.
+        builder = builder.no_proxy();
+    }
+    builder
         .user_agent(concat!("ringfence/", env!("CARGO_PKG_VERSION")))
         .connect_timeout(CONNECT_TIME)
         .tcp_nodelay(true)

@@ -4,5 +4,6 @@ mod confine;
 mod failure;
 mod http;
 pub mod role;
+mod secrets;
 mod session;
 mod stream;

@@ -3,6 +3,7 @@
 use super::{
     failure::Failure,
     http::{self, Context, SESSION, Server},
+    secrets,
     stream::drain,
 };
 use crate::{
@@ -50,7 +51,7 @@ enum Asked {
 
 /// Requests that an exchange has to answer.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Waiting(Vec<(Id, Asked)>);
+pub(super) struct Waiting(Vec<(Id, Asked, u64)>);
 
 impl Waiting {
     pub(super) fn is_empty(&self) -> bool {
@@ -58,7 +59,7 @@ impl Waiting {
     }
 
     fn begins(&self) -> bool {
-        self.0.iter().any(|(_, asked)| *asked == Asked::Initialize)
+        self.0.iter().any(|(_, asked, _)| *asked == Asked::Initialize)
     }
 }
 
@@ -85,18 +86,22 @@ struct Open {
 }
 
 impl State {
-    fn open(&mut self, id: &Id) {
+    /// Opens a request; all of one line end by one token.
+    fn open(&mut self, id: &Id, stop: &CancellationToken) -> u64 {
         self.last += 1;
-        self.open.insert(id.clone(), Open { number: self.last, stop: CancellationToken::new() });
+        self.open.insert(id.clone(), Open { number: self.last, stop: stop.clone() });
+        self.last
+    }
+
+    /// Closes a request, if it is still this one: its id may be another's by now.
+    fn close(&mut self, id: &Id, number: u64) -> Option<Open> {
+        self.open.get(id).filter(|open| open.number == number)?;
+        self.open.remove(id)
     }
 
     /// Ends a request without an answer, if it is still this one.
     fn call_off(&mut self, id: &Id, number: u64) {
-        if self.open.get(id).is_some_and(|open| open.number == number)
-            && let Some(open) = self.open.remove(id)
-        {
-            open.stop.cancel();
-        }
+        self.close(id, number).into_iter().for_each(|open| open.stop.cancel());
     }
 }
 
@@ -133,9 +138,13 @@ pub(super) enum End {
 struct Sent {
     body: Vec<u8>,
     waiting: Waiting,
+    /// Cancelled when one of its requests is called off.
+    stop: CancellationToken,
     context: Context,
     headers: Vec<(String, String)>,
     stateless: bool,
+    /// What its body takes.
+    room: Room,
 }
 
 impl Session {
@@ -157,7 +166,7 @@ impl Session {
 
     /// For whoever reads the session's record.
     pub(super) fn say(&self, text: &str) {
-        let _ = writeln!(io::stderr(), "ringfence mcp --url: {text}");
+        let _ = writeln!(io::stderr(), "ringfence mcp --url: {}", self.clean(text));
     }
 
     /// Carries lines until there are no more, or the session is lost.
@@ -208,11 +217,21 @@ impl Session {
         let messages = Message::all(&line);
         // What cannot be read, and passes all the same (`--lenient`), may be a request.
         let ids = if messages.is_empty() { line::request_ids(&line) } else { Vec::new() };
-        let mut sent = match self.prepare(&messages, &ids) {
+        let mut room = self.rooms.one();
+        let prepared = match room.set(line.capacity()) {
+            Ok(()) => self.prepare(&messages, &ids, room),
+            Err(_) => Err(Failure::Busy),
+        };
+        let mut sent = match prepared {
             Ok(sent) => sent,
             Err(failure) => {
+                let mut any = false;
                 for id in messages.iter().filter_map(Message::request_id).chain(ids) {
+                    any = true;
                     self.answer_failed(&id, &failure).await;
+                }
+                if !any {
+                    self.say(&format!("a notification or an answer was not sent: {failure}"));
                 }
                 return;
             }
@@ -263,7 +282,7 @@ impl Session {
     }
 
     /// What goes with a line's messages; opens its requests. `ids` are those of requests that cannot be read.
-    fn prepare(&self, messages: &[Message<'_>], ids: &[Id]) -> Result<Sent, Failure> {
+    fn prepare(&self, messages: &[Message<'_>], ids: &[Id], room: Room) -> Result<Sent, Failure> {
         let mut state = self.state();
         // Only messages of the protocol without sessions say which version they are of.
         let version = messages.iter().find_map(Message::version);
@@ -281,7 +300,7 @@ impl Session {
         {
             headers = state.marks.headers(message)?;
         }
-        let mut waiting = Waiting(ids.iter().map(|id| (id.clone(), Asked::Other)).collect());
+        let mut waiting = Waiting(ids.iter().map(|id| (id.clone(), Asked::Other, 0)).collect());
         for message in messages {
             let Some(id) = message.request_id() else { continue };
             let asked = match message.method.as_deref() {
@@ -289,16 +308,17 @@ impl Session {
                 Some("tools/list") => Asked::Tools,
                 _ => Asked::Other,
             };
-            waiting.0.push((id, asked));
+            waiting.0.push((id, asked, 0));
         }
         if state.open.len() + waiting.0.len() > MAX_OPEN {
             return Err(Failure::TooMany(MAX_OPEN));
         }
-        if waiting.0.iter().any(|(id, _)| state.open.contains_key(id)) {
+        if waiting.0.iter().any(|(id, ..)| state.open.contains_key(id)) {
             return Err(Failure::Again);
         }
-        for (id, asked) in &waiting.0 {
-            state.open(id);
+        let stop = CancellationToken::new();
+        for (id, asked, number) in &mut waiting.0 {
+            *number = state.open(id, &stop);
             if *asked == Asked::Initialize {
                 state.context = Context::default();
                 state.begun = CancellationToken::new();
@@ -309,18 +329,19 @@ impl Session {
             Some(version) => Context { session: None, version: Some(version) },
             None => state.context.clone(),
         };
-        Ok(Sent { body: Vec::new(), waiting, context, headers, stateless })
+        Ok(Sent { body: Vec::new(), waiting, stop, context, headers, stateless, room })
     }
 
     /// Sends a line, and carries what comes of it.
     async fn carry(&self, sent: Sent) {
         let begun = sent.waiting.begins().then(|| self.state().begun.clone());
-        let ids: Vec<Id> = sent.waiting.0.iter().map(|(id, _)| id.clone()).collect();
+        let is_request = !sent.waiting.is_empty();
         // One line is called off as a whole: batches have no calls of their own to end.
-        let stop = ids.first().and_then(|id| self.state().open.get(id).map(|open| open.stop.clone()));
-        let stop = stop.unwrap_or_default();
+        let stop = sent.stop.clone();
         let mut waiting = sent.waiting.clone();
         let done = tokio::select! {
+            // What was called off before it was sent is not sent.
+            biased;
             () = stop.cancelled() => None,
             done = self.exchange(sent, &mut waiting) => Some(done),
         };
@@ -336,11 +357,11 @@ impl Session {
             Some(Err(failure)) => Some(failure),
         };
         if let Some(failure) = failure {
-            if ids.is_empty() && !matches!(failure, Failure::Unanswered) {
+            if !is_request && !matches!(failure, Failure::Unanswered) {
                 self.say(&format!("a notification or an answer did not arrive: {failure}"));
             }
-            for (id, _) in waiting.0 {
-                if self.state().open.remove(&id).is_some() {
+            for (id, _, number) in waiting.0 {
+                if self.state().close(&id, number).is_some() {
                     self.answer_failed(&id, &failure).await;
                 }
             }
@@ -350,6 +371,7 @@ impl Session {
 
     async fn exchange(&self, sent: Sent, waiting: &mut Waiting) -> Result<(), Failure> {
         let response = self.server.post(sent.body, &sent.context, &sent.headers).await?;
+        drop(sent.room);
         let status = response.status();
         if !status.is_success() {
             return self.refused(response, &sent.context, waiting).await;
@@ -383,15 +405,20 @@ impl Session {
     ) -> Result<(), Failure> {
         let status = response.status();
         let is_lost = status == StatusCode::NOT_FOUND && context.session.is_some();
+        if let Some(failure) = Failure::redirect(&response) {
+            return Err(failure);
+        }
         let is_json = http::kind(&response) == "application/json";
         if is_json && let Ok((body, _room)) = self.whole(response, MAX_REFUSAL).await {
             let answers = answered(&body);
-            if answers.iter().any(|id| waiting.0.iter().any(|(open, _)| open == id)) {
-                return self.deliver(body, Some(waiting)).await;
+            if answers.iter().any(|id| waiting.0.iter().any(|(open, ..)| open == id)) {
+                self.deliver(body, Some(waiting)).await?;
+                // Whatever it says, there is no session any more.
+                return if is_lost { Err(Failure::Lost) } else { Ok(()) };
             }
             // Servers that did not get so far as to read the id.
             if !is_lost
-                && let [(id, _)] = waiting.0.as_slice()
+                && let [(id, ..)] = waiting.0.as_slice()
                 && let Some(answer) = under(id, &body)
             {
                 return self.deliver(answer, Some(waiting)).await;
@@ -424,16 +451,19 @@ impl Session {
         waiting: Option<&mut Waiting>,
     ) -> Result<(), Failure> {
         let mut room = self.rooms.one();
-        let line = one_line(self.without_secrets(message)).ok_or(Failure::NotAMessage)?;
+        room.set(message.capacity())?;
+        let message = secrets::without(&self.server.secrets, message, self.limit)
+            .map_err(|secrets::Long| Failure::Long(self.limit))?;
+        let line = one_line(message).ok_or(Failure::NotAMessage)?;
         room.set(line.capacity())?;
         let mut begun = None;
         if let Some(waiting) = waiting {
             let answers = answered(&line);
             let mut state = self.state();
             for id in answers {
-                let Some(at) = waiting.0.iter().position(|(open, _)| *open == id) else { continue };
-                let (_, asked) = waiting.0.swap_remove(at);
-                state.open.remove(&id);
+                let Some(at) = waiting.0.iter().position(|(open, ..)| *open == id) else { continue };
+                let (_, asked, number) = waiting.0.swap_remove(at);
+                let _ = state.close(&id, number);
                 for answer in
                     Message::all(&line).iter().filter(|answer| answer.answers().as_ref() == Some(&id))
                 {
@@ -456,22 +486,15 @@ impl Session {
         sent.map_err(|_| Failure::Gone)
     }
 
-    /// What the server was given must not come back to the agent, nor into the record.
-    fn without_secrets(&self, mut message: Vec<u8>) -> Vec<u8> {
-        const REDACTED: &[u8] = b"[redacted]";
-        for secret in &self.server.secrets {
-            let secret = secret.expose().as_bytes();
-            let mut from = 0;
-            while let Some(at) = memchr::memmem::find(message.get(from..).unwrap_or_default(), secret) {
-                message.splice(from + at..from + at + secret.len(), REDACTED.iter().copied());
-                from += at + REDACTED.len();
-            }
-        }
-        message
+    /// A text of our own, which may repeat what the server sent.
+    fn clean(&self, text: &str) -> String {
+        let clean = secrets::without(&self.server.secrets, text.as_bytes().to_vec(), usize::MAX);
+        clean.map_or_else(|secrets::Long| String::new(), |clean| String::from_utf8_lossy(&clean).into_owned())
     }
 
     pub(super) async fn answer_failed(&self, id: &Id, failure: &Failure) {
-        let _ = self.out.send(Some((failure.answer(id), self.rooms.one()))).await;
+        let answer = Failure::answer(&self.clean(&failure.to_string()), id);
+        let _ = self.out.send(Some((answer, self.rooms.one()))).await;
     }
 
     /// Carries what the server says unasked, from now on.

@@ -1,0 +1,216 @@
+//! What the remote server was given and must not come back: to the agent, or into the record. Pure.
+//!
+//! It is looked for as it was sent, and as JSON may write it. A server that means to hand it over can write it in any other way,
+//! so this keeps a credential out of error texts and echoes, and not from an agent that the server is in league with.
+
+use base64::{Engine as _, prelude::BASE64_STANDARD};
+use memchr::memmem::Finder;
+use ringfence_credentials::Secret;
+use ringfence_redact::{REDACTED, misplaced};
+use std::{collections::BTreeSet, fmt};
+use url::Url;
+
+/// Shortest secret that is looked for: what is shorter is in every text.
+const MIN: usize = 8;
+/// Words in the name of a header, a cookie or a parameter whose value is a secret whatever it looks like.
+const NAMES: [&str; 11] = [
+    "auth",
+    "authorization",
+    "cookie",
+    "credential",
+    "credentials",
+    "jwt",
+    "key",
+    "pat",
+    "pwd",
+    "sig",
+    "signature",
+];
+/// What such a name ends with where its words are not apart.
+const ENDS: [&str; 5] = ["apikey", "accesskey", "token", "secret", "password"];
+
+/// What is looked for.
+pub(super) struct Needle(Finder<'static>);
+
+impl fmt::Debug for Needle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Needle")
+    }
+}
+
+/// A message grew longer than one may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Long;
+
+/// The secrets of an address and of the headers that go to it. Ordinary values are none: names of tools stand in messages.
+pub(super) fn of(url: &Url, headers: &[(String, Secret)]) -> Vec<Needle> {
+    let mut found = BTreeSet::new();
+    for (name, value) in headers {
+        let value = value.expose();
+        if name.eq_ignore_ascii_case("cookie") {
+            for part in value.split(';') {
+                let (name, value) = part.split_once('=').unwrap_or(("", part));
+                found.extend(if_secret(name, value.trim().trim_matches('"')));
+            }
+            continue;
+        }
+        // Of `Bearer TOKEN`, the token alone may come back, too.
+        let bare = value.rsplit(' ').next().unwrap_or_default();
+        found.extend(if_secret(name, bare));
+        if value.get(..6).is_some_and(|scheme| scheme.eq_ignore_ascii_case("basic "))
+            && let Some(pair) =
+                BASE64_STANDARD.decode(bare).ok().and_then(|pair| String::from_utf8(pair).ok())
+        {
+            found.extend(pair.split_once(':').map(|(_, password)| password.to_owned()));
+        }
+    }
+    for part in [url.username(), url.password().unwrap_or_default()] {
+        found.extend([part.to_owned(), decoded(part)]);
+    }
+    for pair in url.query().unwrap_or_default().split('&') {
+        let (name, value) = pair.split_once('=').unwrap_or(("", pair));
+        let plain = decoded(&value.replace('+', " "));
+        if if_secret(&decoded(name), &plain).is_some() {
+            found.extend([value.to_owned(), plain]);
+        }
+    }
+    for segment in url.path_segments().into_iter().flatten() {
+        if if_secret("", &decoded(segment)).is_some() {
+            found.extend([segment.to_owned(), decoded(segment)]);
+        }
+    }
+    let mut all: BTreeSet<String> = found.into_iter().filter(|secret| secret.len() >= MIN).collect();
+    for secret in all.clone() {
+        let json = serde_json::to_string(&secret).unwrap_or_default();
+        let json = json.trim_matches('"').to_owned();
+        all.extend([json.replace('/', "\\/"), json]);
+    }
+    let mut all: Vec<String> = all.into_iter().filter(|secret| secret.len() >= MIN).collect();
+    // One may be part of another.
+    all.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
+    all.iter().map(|secret| Needle(Finder::new(secret).into_owned())).collect()
+}
+
+/// The value, if it is a secret by its name or by its looks.
+fn if_secret(name: &str, value: &str) -> Option<String> {
+    let name = name.to_ascii_lowercase();
+    let mut words = name.split(|c: char| !c.is_ascii_alphanumeric());
+    let named = words.any(|word| NAMES.contains(&word) || ENDS.iter().any(|end| word.ends_with(end)));
+    (named || misplaced::shown(value) != value).then(|| value.to_owned())
+}
+
+/// Without the percent signs of an address.
+fn decoded(text: &str) -> String {
+    let (mut out, mut rest) = (Vec::with_capacity(text.len()), text.as_bytes());
+    while let Some((first, behind)) = rest.split_first() {
+        let digits = behind.get(..2).and_then(|two| std::str::from_utf8(two).ok());
+        match digits.and_then(|two| u8::from_str_radix(two, 16).ok()).filter(|_| *first == b'%') {
+            Some(byte) => {
+                out.push(byte);
+                rest = behind.get(2..).unwrap_or_default();
+            }
+            None => {
+                out.push(*first);
+                rest = behind;
+            }
+        }
+    }
+    String::from_utf8_lossy(&out).into_owned()
+}
+
+/// A message without them, in time that grows with its length alone.
+///
+/// # Errors
+/// [`Long`]: it would have more than `limit` bytes.
+pub(super) fn without(needles: &[Needle], mut message: Vec<u8>, limit: usize) -> Result<Vec<u8>, Long> {
+    for Needle(finder) in needles {
+        let mut hits = finder.find_iter(&message).peekable();
+        if hits.peek().is_none() {
+            continue;
+        }
+        let (mut out, mut from) = (Vec::new(), 0);
+        for at in hits {
+            out.extend_from_slice(message.get(from..at).unwrap_or_default());
+            out.extend_from_slice(REDACTED.as_bytes());
+            if out.len() > limit {
+                return Err(Long);
+            }
+            from = at + finder.needle().len();
+        }
+        out.extend_from_slice(message.get(from..).unwrap_or_default());
+        message = out;
+    }
+    if message.len() > limit { Err(Long) } else { Ok(message) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn needles(url: &str, headers: &[(&str, &str)]) -> Vec<Needle> {
+        let header =
+            |(name, value): &(&str, &str)| ((*name).to_owned(), Secret::checked(value).expect("a secret"));
+        of(&url.parse().expect("an address"), &headers.iter().map(header).collect::<Vec<_>>())
+    }
+
+    fn cleaned(needles: &[Needle], text: &str) -> String {
+        String::from_utf8(without(needles, text.as_bytes().to_vec(), 1 << 20).expect("short")).expect("text")
+    }
+
+    #[test]
+    fn every_part_that_is_a_secret_is_taken_out() {
+        let key = "0123456789abcdef0123456789abcdef";
+        let found = needles(
+            &format!(
+                "https://us3rt0ken:p%40ssw0rd1@h.example/{key}/mcp?api_key=s3cr3t-q%2Fuery&mode=properties"
+            ),
+            &[
+                ("Authorization", "Bearer tok/en+12345"),
+                ("Cookie", "sid=S1S1S1S1S1; theme=darkdarkdark; auth_token=\"S2S2S2S2\""),
+                ("X-Api-Key", "plain-word"),
+            ],
+        );
+        for secret in [
+            "us3rt0ken",
+            "p%40ssw0rd1",
+            "p@ssw0rd1",
+            key,
+            "s3cr3t-q%2Fuery",
+            "s3cr3t-q/uery",
+            "tok/en+12345",
+            "tok\\/en+12345",
+            "S2S2S2S2",
+            "plain-word",
+        ] {
+            assert_eq!(cleaned(&found, &format!("a {secret} b")), "a [redacted] b", "{secret}");
+        }
+        let basic = needles("https://h/", &[("authorization", "Basic bWU6aHVudGVyMjIy")]);
+        assert_eq!(cleaned(&basic, "bWU6aHVudGVyMjIy hunter222"), "[redacted] [redacted]");
+    }
+
+    #[test]
+    fn what_is_no_secret_stays() {
+        let ordinary = needles(
+            "https://h.example/mcp/properties?toolsets=pull_requests",
+            &[
+                ("X-MCP-Tools", "create_pull_request"),
+                ("X-Mode", "properties"),
+                ("X-Author", "somebody"),
+                ("Cookie", "theme=darkdarkdark"),
+            ],
+        );
+        let list = r#"{"name":"create_pull_request","properties":{"pull_requests":"somebody darkdarkdark"}}"#;
+        assert_eq!(cleaned(&ordinary, list), list);
+    }
+
+    #[test]
+    fn a_message_of_nothing_else_takes_no_longer_and_is_bounded() {
+        let found = needles("https://h/", &[("authorization", "Bearer 0123456789")]);
+        let many = "0123456789".repeat(2_000_000);
+        // With a copy of the rest for every hit, this would take an hour.
+        assert_eq!(without(&found, many.into_bytes(), 20_000_000).map(|out| out.len()), Ok(20_000_000));
+        let found = needles("https://h/", &[("authorization", "Bearer 01234567")]);
+        assert_eq!(without(&found, "01234567".repeat(100).into_bytes(), 999), Err(Long));
+        assert_eq!(without(&found, vec![b'x'; 10], 9), Err(Long));
+    }
+}

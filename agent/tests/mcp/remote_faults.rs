@@ -1,0 +1,140 @@
+//! `ringfence mcp --url`: what a reviewer found to go wrong, each with its control.
+
+use crate::{
+    http_server::HttpServer,
+    remote::{begin, call, done, initialize, initialized, line, manners},
+    support::{Client, Home},
+};
+use serde_json::{Value, json};
+
+const TOKEN: &str = "tok-3f9a8b7c6d5e4f30";
+
+fn cancelled(id: impl Into<Value>) -> Value {
+    json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": id.into()}})
+}
+
+#[test]
+fn no_proxy_gets_what_goes_to_loopback() {
+    let proxy = HttpServer::start(|_, reply| reply.json("{}"));
+    let server = HttpServer::start(|request, reply| assert!(manners(request, reply), "{request:?}"));
+    let home = Home::new();
+    let mut interceptor = home.interceptor(&["--url", &server.url(), "--token-env", "TOKEN"]);
+    for name in ["HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"] {
+        interceptor.env(name, &proxy.origin);
+    }
+    let mut client = Client::start(interceptor.env("TOKEN", TOKEN));
+    client.send(line(&initialize()));
+    assert!(client.out.line().contains("2025-06-18"));
+    assert!(client.end().success());
+    assert_eq!(proxy.received().len(), 0);
+    assert_eq!(server.received()[0].header("authorization"), format!("Bearer {TOKEN}"), "the control");
+}
+
+#[test]
+fn ordinary_headers_stay_in_messages_and_credentials_do_not() {
+    let server = HttpServer::start(|request, reply| match request.json()["params"]["name"].as_str() {
+        Some("read_long") => {
+            let text = TOKEN.repeat(50_000);
+            let result = json!({"content": [{"type": "text", "text": text}]});
+            reply.json(json!({"jsonrpc": "2.0", "id": request.json()["id"], "result": result}).to_string());
+        }
+        Some("read_kind") => {
+            reply.whole("200 OK", &[("Content-Type", &format!("text/{TOKEN}"))], "");
+        }
+        Some(_) => {
+            let text = format!("{} {}", request.header("x-mcp-tools"), request.header("authorization"));
+            let result = json!({"content": [{"type": "text", "text": text}]});
+            reply.json(json!({"jsonrpc": "2.0", "id": request.json()["id"], "result": result}).to_string());
+        }
+        None => assert!(manners(request, reply), "{request:?}"),
+    });
+    let home = Home::new();
+    let url = server.url();
+    let mut interceptor =
+        home.interceptor(&["--url", &url, "--token-env", "TOKEN", "--header", "X-MCP-Tools=env:TOOLS"]);
+    let mut client = Client::start(interceptor.env("TOKEN", TOKEN).env("TOOLS", "create_pull_request"));
+    client.send(line(&initialize()) + &line(&initialized()));
+    client.out.line();
+    client.send(line(&call(1, "read_it")));
+    let answer = client.out.line();
+    assert!(answer.contains("create_pull_request Bearer [redacted]"), "{answer}");
+    client.send(line(&call(2, "read_long")));
+    let answer = client.out.line();
+    assert_eq!((answer.matches("[redacted]").count(), answer.contains(TOKEN)), (50_000, false));
+    client.send(line(&call(3, "read_kind")));
+    let answer = client.out.line();
+    assert!(answer.contains("text/[redacted]") && !answer.contains(TOKEN), "{answer}");
+    assert!(client.end().success());
+}
+
+#[test]
+fn a_request_that_was_called_off_is_not_sent_and_its_id_is_free() {
+    let server = HttpServer::start(|request, reply| {
+        if !manners(request, reply) {
+            reply.json(done(&request.json()["id"]).to_string());
+        }
+    });
+    let home = Home::new();
+    let mut client = Client::start(&mut home.interceptor(&["--url", &server.url()]));
+    let meta = json!({"io.modelcontextprotocol/protocolVersion": "2026-07-28"});
+    let ping = |id: &str, n: u32| json!({"jsonrpc": "2.0", "id": id, "method": "ping", "params": {"n": n, "_meta": meta}});
+    // Whatever the order in which the pipe is read, the second of a name is answered, by its own answer.
+    for round in 0..20 {
+        let id = format!("r{round}");
+        client.send(line(&ping(&id, 1)) + &line(&cancelled(id.clone())) + &line(&ping("next", round)));
+        let mut answer = client.out.line();
+        if answer == line(&done(&json!(id))) {
+            answer = client.out.line();
+        }
+        assert_eq!(answer, line(&done(&json!("next"))));
+        client.send(line(&ping(&id, 2)));
+        assert_eq!(client.out.line(), line(&done(&json!(id))));
+    }
+    assert!(client.end().success());
+    let all = server.received();
+    assert_eq!(all.iter().filter(|request| request.json()["params"]["n"] == 2).count() >= 20, true);
+}
+
+#[test]
+fn a_lost_session_ends_whatever_id_its_error_has() {
+    let server = HttpServer::start(|request, reply| match request.json()["id"].as_u64() {
+        Some(8) => {
+            let error =
+                json!({"jsonrpc": "2.0", "id": 8, "error": {"code": -32001, "message": "Session not found"}});
+            reply.whole("404 Not Found", &[("Content-Type", "application/json")], error.to_string());
+        }
+        _ => assert!(manners(request, reply), "{request:?}"),
+    });
+    let home = Home::new();
+    let mut client = begin(&home, &server.url(), &[]);
+    client.send(line(&call(8, "read_it")));
+    let answer = client.out.line();
+    assert!(answer.contains("Session not found"), "{answer}");
+    assert_eq!(client.wait().code(), Some(1), "the client begins anew");
+}
+
+#[test]
+fn a_redirect_says_where_to() {
+    let server = HttpServer::start(|request, reply| match request.json()["params"]["name"].as_str() {
+        Some("read_within") => reply.whole("301 Moved Permanently", &[("Location", "/mcp/?key=s3cr3t")], ""),
+        Some("read_away") => {
+            reply.whole("302 Found", &[("Location", "https://other.example/x?k=s3cr3t")], "")
+        }
+        _ => assert!(manners(request, reply), "{request:?}"),
+    });
+    let home = Home::new();
+    let mut client = begin(&home, &server.url(), &[]);
+    client.send(line(&call(1, "read_within")));
+    let answer = client.out.line();
+    assert!(
+        answer.contains(&format!("HTTP 301 Moved Permanently: it redirects to {}/; give", server.url())),
+        "{answer}"
+    );
+    client.send(line(&call(2, "read_away")));
+    let answer = client.out.line();
+    assert!(
+        answer.contains("https://other.example/x, another origin") && !answer.contains("s3cr3t"),
+        "{answer}"
+    );
+    assert!(client.end().success());
+}
