@@ -61,6 +61,8 @@ pub struct Rewritten {
     pub needs: Vec<PrivateFile>,
     /// Names of such files that nothing needs any more once the text is there; they may be missing.
     pub spares: Vec<String>,
+    /// Names of remote servers that were changed and are given no credential: one that wants a login refuses them now.
+    pub bare: Vec<String>,
 }
 
 /// Why a server stays as it is.
@@ -77,6 +79,9 @@ pub enum Left {
         "its environment sets {0}, by which another program, other rules or another record could take the place of Ringfence's, so it may not be protected; take that out, and wrap again"
     )]
     Environment(String),
+    /// It is wrapped, and cannot be taken out.
+    #[error("{0}")]
+    Lost(&'static str),
     /// It starts what passes for Ringfence, but not as wrapping does: another program of that name, or options that may take
     /// the protection away. These are its words, up to the command behind its `--`, quoted.
     #[error(
@@ -152,13 +157,13 @@ pub fn rewrite(
     // Neither format has one within.
     let (mark, body) = text.strip_prefix('\u{feff}').map_or(("", text), |body| ("\u{feff}", body));
     let (mut changed, mut left, mut edits) = (Vec::new(), Vec::new(), Vec::new());
-    let (mut needs, mut spares) = (Vec::new(), Vec::new());
+    let (mut needs, mut spares, mut bare) = (Vec::new(), Vec::new(), Vec::new());
     for (name, found) in servers(body, client)? {
         let done = found.and_then(|found| match (found, undo) {
             (Found::Stdio(server), true)
                 if is_ours(&server, program) && remote::is_remote(&values(&server)) =>
             {
-                let (edits, files) = remote::unwrap(body, &server, store)?;
+                let (edits, files) = remote::unwrap(body, &server, store, &spares)?;
                 spares.extend(files);
                 Ok(edits)
             }
@@ -166,11 +171,14 @@ pub fn rewrite(
             (Found::Stdio(server), false) => wrap(body, &server, &name, program, store),
             (Found::Remote(_), true) => Err("it is not wrapped".into()),
             (Found::Remote(remote), false) => {
-                let leading = leading(&remote.variables, program);
+                let leading = leading(&remote.variables, program, true);
                 if !leading.is_empty() {
                     return Err(Left::Environment(leading));
                 }
-                let (edits, files) = remote::wrap(body, &remote, &name, program, store)?;
+                let (edits, files) = remote::wrap(body, &remote, (&name, program), store, &needs)?;
+                if remote.is_bare() {
+                    bare.push(name.clone());
+                }
                 needs.extend(files);
                 Ok(edits)
             }
@@ -186,7 +194,21 @@ pub fn rewrite(
     let text = edited(body, edits);
     // What comes out is a configuration, or nothing does.
     servers(&text, client)?;
-    Ok(Rewritten { text: format!("{mark}{text}"), changed, left, needs, spares })
+    // One that was copied, and is left, needs them still.
+    spares.retain(|file| !text.contains(file.split('.').next().unwrap_or(file)));
+    Ok(Rewritten { text: format!("{mark}{text}"), changed, left, needs, spares, bare })
+}
+
+/// A configuration as it may be printed: without the headers of remote servers, and addresses that hold a secret.
+pub fn shown(text: &str, client: Option<Client>) -> String {
+    let (mark, body) = text.strip_prefix('\u{feff}').map_or(("", text), |body| ("\u{feff}", body));
+    let entries = servers(body, client).unwrap_or_default();
+    let secrets = entries.into_iter().filter_map(|(_, found)| match found {
+        Ok(Found::Remote(remote)) => Some(remote.secrets()),
+        _ => None,
+    });
+    let edits = secrets.flatten().map(|range| (range, quoted(ringfence_redact::REDACTED))).collect();
+    format!("{mark}{}", edited(body, edits))
 }
 
 /// What the configuration was before it was wrapped, if `kept` is that: the same to the byte, also where taking Ringfence
@@ -199,7 +221,9 @@ pub fn is_original(
     store: &dyn Store,
 ) -> bool {
     rewrite(kept, client, program, true, store).is_ok_and(|undone| undone.changed.is_empty())
-        && rewrite(kept, client, program, false, store).is_ok_and(|again| again.text == wrapped)
+        // The names of private files are those of the first time.
+        && rewrite(kept, client, program, false, &Empty(store.place().to_owned()))
+            .is_ok_and(|again| again.text == wrapped)
 }
 
 fn servers(text: &str, client: Option<Client>) -> Result<Vec<Entry>, Error> {
@@ -272,11 +296,14 @@ fn words(server: &Server) -> String {
 }
 
 /// Variables of a server that decide which interceptor it gets, and where that has its rules and its record. `PATH` does so
-/// only where the program is looked for.
-fn leading(variables: &[String], program: &str) -> String {
+/// only where the program is looked for. Before a remote server, it is Ringfence that a proxy, or another's certificates, would
+/// stand before.
+fn leading(variables: &[String], program: &str, is_remote: bool) -> String {
     let leads = |name: &&String| match name.as_str() {
         "PATH" => !program.starts_with('/'),
         "HOME" | ENV_FILE => true,
+        "SSL_CERT_FILE" | "SSL_CERT_DIR" if is_remote => true,
+        other if is_remote && other.to_ascii_uppercase().ends_with("_PROXY") => true,
         other => ["LD_", "RINGFENCE_", "XDG_"].iter().any(|start| other.starts_with(start)),
     };
     variables.iter().filter(leads).map(String::as_str).collect::<Vec<_>>().join(", ")
@@ -292,13 +319,13 @@ fn wrap(
     program: &str,
     store: &dyn Store,
 ) -> Result<Vec<Edit>, Left> {
-    let leading = leading(&server.variables, program);
+    let is_remote = is_ours(server, program) && remote::is_remote(&values(server));
+    let leading = leading(&server.variables, program, is_remote);
     if !leading.is_empty() {
         return Err(Left::Environment(leading));
     }
-    let is_remote =
-        || server.command.value == program && remote::is_wrapped(&values(server), name, store.place());
-    if is_wrapped(server, name, program) || is_remote() {
+    let is_known = || server.command.value == program && remote::is_wrapped(&values(server), name, store);
+    if is_wrapped(server, name, program) || is_known() {
         return Err("it is wrapped already".into());
     }
     if is_ours(server, program) {

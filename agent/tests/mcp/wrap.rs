@@ -174,3 +174,50 @@ fn a_remote_server_s_secrets_leave_the_configuration_and_come_back() {
     let folder = std::path::Path::new(&kept).parent().expect("a folder");
     assert_eq!(fs::read_dir(folder).expect("the folder").count(), 0, "nothing is left behind");
 }
+
+#[test]
+fn a_remote_server_s_secrets_are_not_printed_and_a_file_written_anew_is_undone() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let home = Home::new();
+    let file = home.text("remote.json");
+    let value = json!({"mcpServers": {"far": {"type": "http", "url": "https://h.example/mcp",
+        "headers": {"Authorization": "Bearer s3cr3t"}}, "open": {"url": "https://h.example/"}}});
+    fs::write(&file, value.to_string()).expect("written");
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).expect("its mode");
+    let done = wrap(&home, &[&file, "--yes"]);
+    assert!(done.status.success(), "{}", said(&done.stderr));
+    let all = said(&done.stdout) + &said(&done.stderr);
+    assert!(
+        !all.contains("s3cr3t") && all.contains("[redacted]") && all.contains("version control"),
+        "{all}"
+    );
+    assert!(all.contains("open: it is given no credential"), "{all}");
+    let backup = home.path("remote.json.before-ringfence");
+    assert_eq!(fs::metadata(&backup).expect("a backup").permissions().mode() & 0o777, 0o600);
+    assert_eq!(fs::metadata(&file).expect("the file").permissions().mode() & 0o777, 0o644);
+    // As a client writes it.
+    let wrapped: Value = serde_json::from_str(&fs::read_to_string(&file).expect("text")).expect("JSON");
+    fs::write(&file, serde_json::to_string_pretty(&wrapped).expect("JSON")).expect("written");
+    let undone = wrap(&home, &[&file, "--undo", "--yes"]);
+    assert!(undone.status.success(), "{}", said(&undone.stderr));
+    assert!(!(said(&undone.stdout) + &said(&undone.stderr)).contains("s3cr3t"), "{}", said(&undone.stdout));
+    let now: Value = serde_json::from_str(&fs::read_to_string(&file).expect("text")).expect("JSON");
+    assert_eq!(now, value);
+    // What cannot be undone is no success, and the last readable original stays.
+    fs::write(&file, value.to_string()).expect("written");
+    assert!(wrap(&home, &[&file, "--yes"]).status.success());
+    let original = fs::read_to_string(&backup).expect("a backup");
+    let mut changed: Value = serde_json::from_str(&fs::read_to_string(&file).expect("text")).expect("JSON");
+    changed["mcpServers"]["far"]["args"][4] = json!("https://other.example/mcp");
+    changed["mcpServers"]["more"] = json!({"command": "x"});
+    fs::write(&file, changed.to_string()).expect("written");
+    let undone = wrap(&home, &[&file, "--undo"]);
+    assert!(
+        undone.status.code() == Some(1) && said(&undone.stderr).contains("far: left as it is"),
+        "{}",
+        said(&undone.stderr)
+    );
+    let again = wrap(&home, &[&file, "--yes"]);
+    assert!(said(&again.stderr).contains("changed more in"), "{}", said(&again.stderr));
+    assert_eq!(fs::read_to_string(&backup).expect("a backup"), original);
+}

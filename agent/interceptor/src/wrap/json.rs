@@ -27,6 +27,9 @@ const fn paths(client: Option<Client>) -> &'static [&'static [&'static str]] {
     }
 }
 
+/// Keys by which a client gets the credential of a remote server itself.
+const LOGINS: [&str; 5] = ["oauth", "auth", "authorization", "authProviderType", "headersHelper"];
+
 /// The servers of a client's configuration.
 ///
 /// # Errors
@@ -90,11 +93,9 @@ fn variables(server: &Object<'_>) -> Vec<String> {
 
 /// An entry without a command.
 fn remote(server: &Object<'_>) -> Result<Remote, Left> {
-    let text = |name: &str| -> Result<Option<String>, Left> {
+    let text = |name: &str| -> Result<Option<Text>, Left> {
         let unable = || Left::Unable("its address or its type is not a string");
-        only(server, name)?
-            .map(|property| string(&property.value).map(|text| text.value).ok_or_else(unable))
-            .transpose()
+        only(server, name)?.map(|property| string(&property.value).ok_or_else(unable)).transpose()
     };
     let urls = [text("url")?, text("serverUrl")?, text("httpUrl")?];
     let mut urls = urls.into_iter().flatten();
@@ -102,19 +103,25 @@ fn remote(server: &Object<'_>) -> Result<Remote, Left> {
     if urls.next().is_some() {
         return Err(Left::Unable("it has two addresses"));
     }
+    if server.properties.iter().any(|property| LOGINS.contains(&property.name.as_str())) {
+        return Err(Left::Unable(
+            "the client logs in to it (oauth, auth or headersHelper), and Ringfence cannot; give it a token in a header",
+        ));
+    }
     let headers = only(server, "headers")?.map(|property| {
         let headers = property.value.as_object().ok_or(Left::Unable("its headers are not an object"))?;
         let header = |property: &ObjectProp<'_>| {
             let value = string(&property.value).ok_or(Left::Unable("its headers are not all strings"))?;
-            Ok((property.name.as_str().to_owned(), value.value))
+            Ok((property.name.as_str().to_owned(), value))
         };
         headers.properties.iter().map(header).collect::<Result<Vec<_>, Left>>()
     });
     let others = server.properties.iter().filter(|property| !KEYS.contains(&property.name.as_str()));
     Ok(Remote {
         range: server.start()..server.end(),
-        url,
-        kind: text("type")?.or(text("transport")?),
+        url: url.value,
+        address: url.range,
+        kind: text("type")?.or(text("transport")?).map(|kind| kind.value),
         headers: headers.transpose()?.unwrap_or_default(),
         form: Form::Json(others.map(|property| property.start()..property.end()).collect()),
         variables: variables(server),

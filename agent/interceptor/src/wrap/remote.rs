@@ -3,9 +3,10 @@
 //! What it had is kept by a store, for taking Ringfence out again; so are its headers' values and an address that holds a secret,
 //! each in a private file that the new entry names. A configuration is no place for them, and neither are arguments.
 
-use super::{Edit, Found, Left, Server, named, quoted};
+use super::{Edit, Found, Left, Server, Text, named, quoted, values};
 use ringfence_session::journal::sha256;
 use std::{
+    net::Ipv4Addr,
     ops::Range,
     path::{Path, PathBuf},
 };
@@ -28,10 +29,25 @@ pub(super) struct Remote {
     pub(super) url: String,
     /// `type`, or what stands for it.
     pub(super) kind: Option<String>,
-    pub(super) headers: Vec<(String, String)>,
+    pub(super) headers: Vec<(String, Text)>,
+    /// Where the address is.
+    pub(super) address: Range<usize>,
     pub(super) form: Form,
     /// As in [`Server`].
     pub(super) variables: Vec<String>,
+}
+
+impl Remote {
+    /// Whether it goes without any credential.
+    pub(super) fn is_bare(&self) -> bool {
+        self.headers.is_empty() && !is_secret(&self.url)
+    }
+
+    /// Where what may be a secret is.
+    pub(super) fn secrets(&self) -> Vec<Range<usize>> {
+        let address = is_secret(&self.url).then(|| self.address.clone());
+        self.headers.iter().map(|(_, value)| value.range.clone()).chain(address).collect()
+    }
 }
 
 /// Where the private files of wrapped remote servers are, and what is in them.
@@ -62,16 +78,19 @@ impl std::fmt::Debug for PrivateFile {
 pub(super) fn wrap(
     text: &str,
     remote: &Remote,
-    name: &str,
-    program: &str,
+    (name, program): (&str, &str),
     store: &dyn Store,
+    others: &[PrivateFile],
 ) -> Result<(Vec<Edit>, Vec<PrivateFile>), Left> {
     if remote.kind.as_deref() == Some("sse") {
         return Err("it speaks HTTP+SSE, the transport of 2024, which Ringfence does not; most such servers offer streamable HTTP at another address, too".into());
     }
     let url = url_of(remote)?;
     let original = text.get(remote.range.clone()).unwrap_or_default();
-    let id: String = sha256(format!("{name}\0{original}").as_bytes()).chars().take(20).collect();
+    // Another project may have the same server: each has files of its own, which go when it does.
+    let is_free = |name: &str| store.read(name).is_none() && others.iter().all(|file| file.name != name);
+    let id = (0..MOST_ALIKE).map(|n| digest(&format!("{name}\0{original}\0{n}")));
+    let id = id.into_iter().find(|id| is_free(&format!("{id}.entry"))).ok_or(Left::Unable(TOO_MANY))?;
     let file = |what: &str| format!("{id}.{what}");
     let path = |name: &str| store.place().join(name).to_string_lossy().into_owned();
     let mut files = vec![PrivateFile { name: file("entry"), text: original.to_owned() }];
@@ -83,13 +102,16 @@ pub(super) fn wrap(
     } else {
         words.extend(["--url".to_owned(), url.to_owned()]);
     }
-    for (at, (header, value)) in remote.headers.iter().enumerate() {
+    let sent = remote.headers.iter().filter(|(name, _)| !is_written(name));
+    for (at, (header, value)) in sent.enumerate() {
         let of = file(&format!("header-{at}"));
         words.extend(["--header".to_owned(), format!("{header}=file:{}", path(&of))]);
-        files.push(PrivateFile { name: of, text: format!("{value}\n") });
+        files.push(PrivateFile { name: of, text: format!("{}\n", value.value) });
     }
     let entry = entry(text, remote, program, &words);
-    files.push(PrivateFile { name: by_entry(&entry), text: format!("{id}\n") });
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let link = links(&words).find(|link| is_free(link)).ok_or(Left::Unable(TOO_MANY))?;
+    files.push(PrivateFile { name: link, text: format!("{id} {}\n", digest(&entry)) });
     Ok((vec![(remote.range.clone(), entry)], files))
 }
 
@@ -112,10 +134,19 @@ fn entry(text: &str, remote: &Remote, program: &str, words: &[String]) -> String
     format!("{{ {} }}", parts.join(", "))
 }
 
-/// The name of the file that leads from an entry as it was written to what it was before.
-fn by_entry(entry: &str) -> String {
-    let digest: String = sha256(entry.as_bytes()).chars().take(20).collect();
-    format!("{digest}.of")
+/// Most servers of one name and one address in a file.
+const MOST_ALIKE: usize = 32;
+const TOO_MANY: &str = "there are too many servers of its name and address in the file";
+
+fn digest(text: &str) -> String {
+    sha256(text.as_bytes()).chars().take(20).collect()
+}
+
+/// Names of the files that lead from a wrapped server's words to what it was before: by what they say, since clients and editors
+/// write them anew in another form. Servers with the same words have one each.
+fn links(words: &[&str]) -> impl Iterator<Item = String> {
+    let words = words.join("\0");
+    (0..MOST_ALIKE).map(move |n| format!("{}.of", digest(&format!("{words}\0\0{n}"))))
 }
 
 /// Takes Ringfence out of an entry that [`wrap`] wrote.
@@ -123,15 +154,21 @@ pub(super) fn unwrap(
     text: &str,
     server: &Server,
     store: &dyn Store,
+    used: &[String],
 ) -> Result<(Vec<Edit>, Vec<String>), Left> {
-    let whole = server.whole.clone().ok_or("it is not wrapped")?;
-    let entry = text.get(whole.clone()).unwrap_or_default();
-    let link = by_entry(entry);
-    let lost = "what it was before is not kept, or the entry was changed since; write its url and headers in its place";
-    let id = store.read(&link).ok_or(Left::Unable(lost))?;
-    let id = id.trim();
+    let lost = Left::Lost(
+        "what it was before is not kept, or its command or args were changed since; write its url and headers in their place",
+    );
+    let whole = server.whole.clone().ok_or_else(|| lost.clone())?;
+    let as_written = digest(text.get(whole.clone()).unwrap_or_default());
+    let mut kept: Vec<(String, String)> =
+        links(&values(server)).filter_map(|link| store.read(&link).map(|text| (link, text))).collect();
+    // Of several alike: the very one, else one that no other has taken.
+    kept.sort_by_key(|(link, text)| (used.contains(link), !text.trim_end().ends_with(&as_written)));
+    let (link, id) = kept.into_iter().next().ok_or_else(|| lost.clone())?;
+    let id = id.split_ascii_whitespace().next().unwrap_or_default();
     let known = id.len() == 20 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
-    let original = store.read(&format!("{id}.entry")).filter(|_| known).ok_or(Left::Unable(lost))?;
+    let original = store.read(&format!("{id}.entry")).filter(|_| known).ok_or(lost)?;
     let mut files = vec![link, format!("{id}.entry"), format!("{id}.url")];
     files.extend((0..MAX_HEADERS).map(|at| format!("{id}.header-{at}")));
     Ok((vec![(whole, original)], files))
@@ -140,8 +177,10 @@ pub(super) fn unwrap(
 /// Most headers of an entry.
 const MAX_HEADERS: usize = 32;
 
-/// Whether a server's words are those that [`wrap`] writes for a remote server.
-pub(super) fn is_wrapped(words: &[&str], name: &str, place: &Path) -> bool {
+/// Whether a server's words are those that [`wrap`] wrote for a remote server, each of them: with another address, its headers
+/// would go there.
+pub(super) fn is_wrapped(words: &[&str], name: &str, store: &dyn Store) -> bool {
+    let place = store.place();
     let mut ours = vec!["mcp".to_owned()];
     ours.extend(named(name));
     let Some(rest) =
@@ -160,7 +199,9 @@ pub(super) fn is_wrapped(words: &[&str], name: &str, place: &Path) -> bool {
         ["--header", header] => header.split_once("=file:").is_some_and(|(_, path)| in_place(path)),
         _ => false,
     });
-    has_address && pairs
+    // Without a private file there is nothing to lose.
+    let is_plain = *how == "--url" && headers.is_empty();
+    has_address && pairs && (is_plain || links(words).any(|link| store.read(&link).is_some()))
 }
 
 /// Whether a server's words name a remote server.
@@ -171,7 +212,7 @@ pub(super) fn is_remote(words: &[&str]) -> bool {
 
 fn url_of(remote: &Remote) -> Result<&str, Left> {
     let has_variable = |text: &str| text.contains("${") || text.contains("{{");
-    if has_variable(&remote.url) || remote.headers.iter().any(|(_, value)| has_variable(value)) {
+    if has_variable(&remote.url) || remote.headers.iter().any(|(_, value)| has_variable(&value.value)) {
         return Err(Left::Unable("its address or headers have variables, which only the client can fill in"));
     }
     let is_http = |url: &str| url.starts_with("https://") || url.starts_with("http://");
@@ -186,12 +227,70 @@ fn url_of(remote: &Remote) -> Result<&str, Left> {
     };
     let is_value =
         |value: &str| !value.trim().is_empty() && value.bytes().all(|byte| matches!(byte, b' '..=b'~'));
-    if remote.headers.len() > MAX_HEADERS
-        || !remote.headers.iter().all(|(name, value)| is_name(name) && is_value(value))
-    {
-        return Err(Left::Unable("its headers cannot be sent"));
+    let names: Vec<String> = remote.headers.iter().map(|(name, _)| name.to_ascii_lowercase()).collect();
+    let sendable = remote.headers.iter().all(|(name, value)| is_name(name) && is_value(&value.value));
+    let is_twice = |(at, name): (usize, &String)| names.iter().take(at).any(|other| other == name);
+    if names.len() > MAX_HEADERS || !sendable || names.iter().enumerate().any(is_twice) {
+        return Err(Left::Unable("its headers cannot be sent: one is there twice, or is no header"));
+    }
+    let is_reserved = |name: &String| {
+        RESERVED.contains(&name.as_str()) || name.starts_with("mcp-param-") || name.starts_with("proxy-")
+    };
+    if names.iter().any(is_reserved) {
+        return Err(Left::Unable(
+            "it sets a header that the transport writes itself; take that out, and wrap again",
+        ));
+    }
+    let host = authority(&remote.url);
+    if host.contains('@') && names.iter().any(|name| name == "authorization") {
+        return Err(Left::Unable("it has a user in its address and an Authorization header, too"));
+    }
+    if remote.url.starts_with("http://") && !is_loopback(host) {
+        return Err(Left::Unable(
+            "its address is http to another machine, where anybody on the way could read and change what is sent; use https, or write `ringfence mcp --insecure-http --url` in its place",
+        ));
     }
     Ok(&remote.url)
+}
+
+/// Headers that the transport writes itself, and that say no more than it does.
+fn is_written(name: &str) -> bool {
+    ["accept", "content-type"].iter().any(|own| name.eq_ignore_ascii_case(own))
+}
+
+/// Headers that `ringfence mcp --url` refuses to be given.
+const RESERVED: [&str; 16] = [
+    "accept-encoding",
+    "connection",
+    "content-encoding",
+    "content-length",
+    "expect",
+    "host",
+    "keep-alive",
+    "last-event-id",
+    "mcp-method",
+    "mcp-name",
+    "mcp-protocol-version",
+    "mcp-session-id",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+];
+
+/// User, host and port of an address.
+fn authority(url: &str) -> &str {
+    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
+    rest.split(['/', '?', '#', '\\']).next().unwrap_or_default()
+}
+
+fn is_loopback(authority: &str) -> bool {
+    let host = authority.rsplit('@').next().unwrap_or_default();
+    let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
+    host == "[::1]"
+        || name == "[::1]"
+        || name == "localhost"
+        || name.parse::<Ipv4Addr>().is_ok_and(|ip| ip.is_loopback())
 }
 
 /// Whether an address may hold a secret: a user, a password, a query, or a path with what looks like a key.

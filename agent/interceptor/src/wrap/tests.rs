@@ -523,3 +523,131 @@ fn a_remote_server_with_options_of_its_own_is_not_taken_for_wrapped() {
     }
     assert!(matches!(left(&["mcp", "--server-name", "a", "--url-file", "/elsewhere/url"]), Left::Foreign(_)));
 }
+
+fn kept(files: &[super::PrivateFile]) -> Kept {
+    Kept(files.iter().map(|file| (file.name.clone(), file.text.clone())).collect())
+}
+
+#[test]
+fn a_remote_server_is_unwrapped_after_its_file_was_written_anew() {
+    let text = REMOTE.replace("// why", "");
+    let wrapped = super::rewrite(&text, None, "ringfence", false, &Kept::default()).expect("servers");
+    let value: serde_json::Value = serde_json::from_str(&wrapped.text).expect("JSON");
+    let pretty = serde_json::to_string_pretty(&value).expect("JSON");
+    let undone = super::rewrite(&pretty, None, "ringfence", true, &kept(&wrapped.needs)).expect("servers");
+    assert_eq!(undone.changed.len(), 2);
+    let original: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    assert_eq!(serde_json::from_str::<serde_json::Value>(&undone.text).expect("JSON"), original);
+    let lost = super::rewrite(&pretty, None, "ringfence", true, &Kept::default()).expect("servers").left;
+    assert_eq!(lost.iter().filter(|(_, why)| matches!(why, Left::Lost(_))).count(), 2, "{lost:?}");
+    // A key that came between in TOML is not taken away with them.
+    let toml = "[mcp_servers.a]\nurl = \"https://h/\"\n";
+    let codex = Some(Client::Codex);
+    let wrapped = super::rewrite(toml, codex, "ringfence", false, &Kept::default()).expect("servers");
+    let between = wrapped.text.replace("args =", "enabled = false\nargs =");
+    let left =
+        super::rewrite(&between, codex, "ringfence", true, &kept(&wrapped.needs)).expect("servers").left;
+    assert!(matches!(left[..], [(_, Left::Lost(_))]), "{left:?}");
+}
+
+#[test]
+fn the_same_server_in_two_projects_has_files_of_its_own_in_each() {
+    let entry = r#"{"url": "https://h.example/mcp", "headers": {"A": "s3cr3t"}}"#;
+    let plain = r#"{"url":   "https://h.example/mcp"}"#;
+    let project = |a: &str, b: &str| format!(r#"{{"mcpServers": {{"a": {a}, "b": {b}}}}}"#);
+    let text = format!(
+        r#"{{"projects": {{"/x": {}, "/y": {}}}}}"#,
+        project(entry, plain),
+        project(entry, r#"{"url": "https://h.example/mcp"}"#)
+    );
+    let wrapped = super::rewrite(&text, None, "ringfence", false, &Kept::default()).expect("servers");
+    let names: std::collections::BTreeSet<&str> =
+        wrapped.needs.iter().map(|file| file.name.as_str()).collect();
+    assert_eq!((wrapped.changed.len(), names.len()), (4, wrapped.needs.len()));
+    let undone =
+        super::rewrite(&wrapped.text, None, "ringfence", true, &kept(&wrapped.needs)).expect("servers");
+    assert_eq!((undone.text.as_str(), undone.spares.is_empty()), (text.as_str(), false));
+    // One more beside what is wrapped already needs nothing that is there.
+    let one = format!(r#"{{"projects": {{"/x": {}}}}}"#, project(entry, plain));
+    let first = super::rewrite(&one, None, "ringfence", false, &Kept::default()).expect("servers");
+    let both = first.text.replace(r#"{"/x""#, &format!(r#"{{"/w": {}, "/x""#, project(entry, plain)));
+    let second = super::rewrite(&both, None, "ringfence", false, &kept(&first.needs)).expect("servers");
+    assert_eq!(second.changed, ["a", "b"]);
+    assert!(second.needs.iter().all(|file| first.needs.iter().all(|other| other.name != file.name)));
+    // What a copy that cannot be taken out names still is no spare.
+    let copied = wrapped.text.replacen("\"--server-name\", \"a\"", "\"--server-name\", \"z\"", 1);
+    let undone = super::rewrite(&copied, None, "ringfence", true, &kept(&wrapped.needs)).expect("servers");
+    let still: Vec<&str> =
+        undone.text.split("file:/p/").skip(1).filter_map(|rest| rest.split('.').next()).collect();
+    assert_eq!(still.len(), 1);
+    assert!(undone.spares.iter().all(|file| !file.starts_with(still[0])));
+}
+
+#[test]
+fn a_remote_server_that_could_not_be_started_is_left() {
+    let left = |entry: &str| {
+        let text = format!(r#"{{"mcpServers": {{"a": {entry}}}}}"#);
+        rewrite(&text, None, "ringfence", false).expect("servers").left
+    };
+    for entry in [
+        r#"{"url": "https://h/", "headers": {"Host": "other"}}"#,
+        r#"{"url": "https://h/", "headers": {"MCP-Protocol-Version": "2025-06-18"}}"#,
+        r#"{"url": "https://h/", "headers": {"X": "1", "x": "2"}}"#,
+        r#"{"url": "https://me:secret@h/", "headers": {"authorization": "Bearer x"}}"#,
+        r#"{"url": "http://10.0.0.5/mcp"}"#,
+        r#"{"url": "http://127.0.0.1.example/mcp"}"#,
+        r#"{"url": "http://localhost@h.example/mcp"}"#,
+        r#"{"url": "https://h/", "oauth": {"clientId": "x"}}"#,
+        r#"{"url": "https://h/", "headersHelper": "x"}"#,
+    ] {
+        assert!(matches!(left(entry)[..], [(_, Left::Unable(_))]), "{entry}: {:?}", left(entry));
+    }
+    for name in ["HTTPS_PROXY", "http_proxy", "ALL_PROXY", "SSL_CERT_FILE", "SSL_CERT_DIR"] {
+        let entry = format!(r#"{{"url": "https://h/", "env": {{"{name}": "x"}}}}"#);
+        assert_eq!(left(&entry), [("a".to_owned(), Left::Environment(name.to_owned()))]);
+        let entry = format!(
+            r#"{{"command": "ringfence", "args": ["mcp", "--server-name", "a", "--url", "https://h/"], "env": {{"{name}": "x"}}}}"#
+        );
+        assert_eq!(left(&entry), [("a".to_owned(), Left::Environment(name.to_owned()))], "wrapped already");
+        assert!(
+            left(&format!(r#"{{"command": "x", "env": {{"{name}": "x"}}}}"#)).is_empty(),
+            "its own business"
+        );
+    }
+    for entry in [
+        r#"{"url": "http://127.0.0.1:7/mcp"}"#,
+        r#"{"url": "http://[::1]:7/mcp"}"#,
+        r#"{"url": "https://h/", "headers": {"X": "1", "Accept": "application/json", "content-type": "application/json"}}"#,
+    ] {
+        assert!(left(entry).is_empty(), "{entry}: {:?}", left(entry));
+    }
+    let text = r#"{"mcpServers": {"a": {"url": "https://h/", "headers": {"Accept": "application/json", "X": "1"}}, "b": {"url": "https://h/"}}}"#;
+    let wrapped = rewrite(text, None, "ringfence", false).expect("servers");
+    assert!(!wrapped.text.contains("Accept") && wrapped.text.contains("X=file:"), "{}", wrapped.text);
+    assert_eq!(wrapped.bare, ["b"]);
+}
+
+#[test]
+fn headers_that_would_go_elsewhere_are_not_taken_for_wrapped() {
+    let text =
+        r#"{"mcpServers": {"a": {"url": "https://h.example/", "headers": {"Authorization": "Bearer x"}}}}"#;
+    let wrapped = rewrite(text, None, "ringfence", false).expect("servers");
+    let again = |text: &str| {
+        super::rewrite(text, None, "ringfence", false, &kept(&wrapped.needs)).expect("servers").left[0]
+            .1
+            .clone()
+    };
+    assert_eq!(again(&wrapped.text), Left::Because("it is wrapped already"), "the control");
+    let elsewhere = wrapped.text.replace("https://h.example/", "https://evil.example/");
+    assert!(matches!(again(&elsewhere), Left::Foreign(_)));
+}
+
+#[test]
+fn a_configuration_is_shown_without_what_remote_servers_are_given() {
+    let text = super::shown(REMOTE, None);
+    assert!(!text.contains("s3cr3t") && !text.contains("t0k3n") && text.contains("\"[redacted]\""), "{text}");
+    let plain = r#"{"mcpServers": {"a": {"url": "https://h.example/"}}}"#;
+    assert_eq!(super::shown(plain, None), plain);
+    let toml = super::shown("[mcp_servers.a]\nurl = 'https://h/x?k=s3cr3t'\n", Some(Client::Codex));
+    assert_eq!(toml, "[mcp_servers.a]\nurl = \"[redacted]\"\n");
+}

@@ -59,14 +59,18 @@ fn server(text: &str, value: &Spanned<DeValue<'_>>) -> Result<Found, Left> {
     let is_inline = text.get(value.span()).is_some_and(|text| text.starts_with('{'));
     let place = place(text, key.span().start, command.range.end, is_inline);
     let arguments = arguments.transpose()?;
-    // As wrapping writes them: one behind the other.
+    // As wrapping writes them: one behind the other. What a formatter put between them must not go with them.
+    let between = arguments.as_ref().and_then(|arguments| text.get(command.range.end..arguments.range.start));
+    let between = between.is_some_and(|between| {
+        between.trim_start_matches([',', ' ', '\t', '\r', '\n']).trim_end_matches([' ', '\t', '=']) == "args"
+    });
     let whole = arguments.as_ref().map(|arguments| key.span().start..arguments.range.end);
     Ok(Found::Stdio(Server {
         command,
         arguments,
         place,
         variables,
-        whole: whole.filter(|whole| whole.start < whole.end),
+        whole: whole.filter(|whole| whole.start < whole.end && between),
     }))
 }
 
@@ -92,6 +96,7 @@ fn remote(text: &str, value: &Spanned<DeValue<'_>>, server: &DeTable<'_>) -> Res
     let between = between.strip_suffix("args = ").unwrap_or(" ").to_owned();
     Ok(Remote {
         range: key.span().start..url.range.end,
+        address: url.range,
         url: url.value,
         kind: None,
         headers: Vec::new(),

@@ -20,8 +20,9 @@ const BACKUP: &str = ".before-ringfence";
 
 /// Puts `ringfence mcp` before every server in a client's configuration.
 ///
-/// A remote server's headers, and an address that holds a secret, go into private files in the user's configuration directory. It shows the difference, asks, and keeps the file as it was beside it. `--undo` restores it to the byte, and removes what
-/// was kept. A server that already starts a Ringfence, but by another path or with other options than wrapping writes, is left
+/// A remote server's headers, and an address that holds a secret, go into private files in the user's configuration directory. It
+/// shows the difference without them, asks, and keeps the file as it was beside it (with them: for its owner alone). `--undo`
+/// restores it to the byte, and removes what was kept. A server that already starts a Ringfence, but by another path or with other options than wrapping writes, is left
 /// and reported.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Exit status:
@@ -64,24 +65,41 @@ pub(crate) fn run(args: &WrapArgs) -> anyhow::Result<ExitCode> {
     for (name, why) in &rewritten.left {
         eprintln!("{}: left as it is: {}", printable(name), printable(&why.to_string()));
     }
-    // What may not be protected is no success, whatever else is.
-    let is_doubtful = !args.undo && rewritten.left.iter().any(|(_, why)| !matches!(why, Left::Because(_)));
+    // What may not be protected is no success, whatever else is; nor is what should go and stays.
+    let is_doubtful = rewritten.left.iter().any(|(_, why)| match why {
+        Left::Because(_) => false,
+        Left::Lost(_) => args.undo,
+        _ => !args.undo,
+    });
     let done = if is_doubtful { Exit::Failure } else { Exit::Success }.into();
     if rewritten.changed.is_empty() {
         eprintln!("ringfence: nothing to change in {}", named());
         return Ok(done);
     }
-    show(&text, &rewritten.text)?;
+    show(&wrap::shown(&text, client), &wrap::shown(&rewritten.text, client))?;
+    for name in &rewritten.bare {
+        eprintln!(
+            "{}: it is given no credential. If it wants a login (OAuth), it answers HTTP 401 now: `--undo` then, or give it a token in a header",
+            printable(name)
+        );
+    }
     if !args.yes && !agreed(&format!("write this to {}?", named()))? {
         bail!("{} is unchanged; `--yes` writes without asking", named());
     }
     // Some of its servers may be wrapped already: what is kept is the file without Ringfence.
-    let original = match args.undo {
-        true => rewritten.text.clone(),
-        false => wrap::rewrite(&text, client, &program, true, &store).with_context(named)?.text,
+    let (original, is_whole) = match args.undo {
+        true => (rewritten.text.clone(), true),
+        false => {
+            let undone = wrap::rewrite(&text, client, &program, true, &store).with_context(named)?;
+            let is_whole = !undone.left.iter().any(|(_, why)| matches!(why, Left::Lost(_)));
+            (undone.text, is_whole)
+        }
     };
     store.write(&rewritten.needs)?;
-    let to_keep = (!args.undo).then_some(original.as_str());
+    let has_secrets = wrap::shown(&original, client) != original;
+    // What was kept without any Ringfence is not given away for what has some.
+    let to_keep = (!args.undo && (is_whole || config.kept().is_none()))
+        .then_some(Backup { text: original.as_str(), is_private: has_secrets });
     let put = config.put(&text, &rewritten.text, to_keep);
     if !matches!(put, Ok(true)) {
         store.remove(&rewritten.needs.iter().map(|file| file.name.clone()).collect::<Vec<_>>());
@@ -93,6 +111,10 @@ pub(crate) fn run(args: &WrapArgs) -> anyhow::Result<ExitCode> {
     let changed = format!("changed {} in {}", printable(&rewritten.changed.join(", ")), named());
     let backup = config.backup_path();
     match (args.undo, config.kept()) {
+        (false, _) if has_secrets => eprintln!(
+            "{changed}; the file as it was, with the credentials in it, is {}: keep it out of version control",
+            backup.display()
+        ),
         (false, _) => eprintln!("{changed}; the file as it was is {}", backup.display()),
         (true, Some(kept)) if kept == original => {
             config.let_go().with_context(|| format!("cannot remove {}", backup.display()))?;
@@ -184,6 +206,14 @@ fn program() -> String {
     if found { "ringfence".to_owned() } else { own.display().to_string() }
 }
 
+/// What is kept beside a configuration.
+#[derive(Debug, Clone, Copy)]
+struct Backup<'a> {
+    text: &'a str,
+    /// It holds credentials.
+    is_private: bool,
+}
+
 /// A configuration file: its directory, its name there, and whose it was when it was read. If root changes a file in a user's
 /// directory, the user may rename things meanwhile, so no path is resolved twice.
 struct Config {
@@ -226,12 +256,19 @@ impl Config {
         self.dir.path().join(self.backup())
     }
 
-    /// Keeps `original` beside the file.
-    fn keep(&self, original: &str) -> anyhow::Result<()> {
+    /// Keeps `original` beside the file. What holds credentials is its owner's alone, whoever may read the file.
+    fn keep(&self, Backup { text: original, is_private }: Backup<'_>) -> anyhow::Result<()> {
         if self.kept().as_deref() == Some(original) {
             return Ok(());
         }
-        let kept = self.dir.replace(&self.backup(), original.as_bytes(), self.access);
+        let access = match self.access {
+            Access::Like(mut meta) if is_private => {
+                meta.mode &= !0o077;
+                Access::Like(meta)
+            }
+            access => access,
+        };
+        let kept = self.dir.replace(&self.backup(), original.as_bytes(), access);
         kept.with_context(|| format!("cannot keep a backup as {}", self.backup_path().display()))
     }
 
@@ -254,7 +291,7 @@ impl Config {
     ///
     /// # Errors
     /// As [`Prepared::put`](ringfence_files::Prepared::put); the backup cannot be written.
-    fn put(&self, before: &str, text: &str, original: Option<&str>) -> anyhow::Result<bool> {
+    fn put(&self, before: &str, text: &str, original: Option<Backup<'_>>) -> anyhow::Result<bool> {
         let room = u64::try_from(text.len())?;
         let mut prepared = self.dir.prepare(&self.name, self.access, room)?;
         if !self.says(before)? {
@@ -268,7 +305,7 @@ impl Config {
         if original.is_some() && !matches!(put, Ok(true)) {
             // Of another text than the one that is there now.
             match kept {
-                Some(kept) => self.keep(&kept)?,
+                Some(kept) => self.keep(Backup { text: &kept, is_private: true })?,
                 None => drop(self.let_go()?),
             }
         }

@@ -1,6 +1,6 @@
 //! `mcp wrap` as root in a directory of somebody else, and what its copies are.
 
-use super::Config;
+use super::{Backup, Config};
 use nix::unistd::{Gid, Uid, geteuid, setfsgid, setfsuid};
 use std::{
     fs,
@@ -10,6 +10,7 @@ use std::{
     thread,
 };
 
+const ORIGINAL: Backup<'_> = Backup { text: "original", is_private: false };
 /// Rounds of the race.
 const ROUNDS: usize = 1_000;
 /// An ordinary user, in whose directory root works.
@@ -21,7 +22,10 @@ fn mode(path: &Path) -> u32 {
 
 fn wrap(file: &Path) -> std::io::Result<std::path::PathBuf> {
     let (config, text) = Config::read(file)?;
-    match config.put(&text, "new", Some(&text)).map_err(std::io::Error::other)? {
+    match config
+        .put(&text, "new", Some(Backup { text: &text, is_private: false }))
+        .map_err(std::io::Error::other)?
+    {
         true => Ok(config.backup_path()),
         false => Err(std::io::Error::other("it was changed meanwhile")),
     }
@@ -47,15 +51,15 @@ fn what_the_client_wrote_meanwhile_stays() {
         } else {
             fs::write(&file, theirs).unwrap();
         }
-        assert!(!config.put(&text, "new", Some("original")).unwrap(), "{theirs}");
+        assert!(!config.put(&text, "new", Some(ORIGINAL)).unwrap(), "{theirs}");
         assert!(!config.put(&text, "new", None).unwrap(), "{theirs}");
         assert_eq!((fs::read_to_string(&file).unwrap().as_str(), names()), (theirs, vec!["file".to_owned()]));
     }
     // The control; a backup of before stays where nothing is put.
     fs::write(&file, "old").unwrap();
     let (config, text) = Config::read(&file).unwrap();
-    assert!(config.put(&text, "new", Some("original")).unwrap());
-    assert!(!config.put(&text, "newer", Some("another")).unwrap());
+    assert!(config.put(&text, "new", Some(ORIGINAL)).unwrap());
+    assert!(!config.put(&text, "newer", Some(Backup { text: "another", is_private: false })).unwrap());
     assert_eq!(fs::read_to_string(&file).unwrap(), "new");
     assert_eq!(fs::read_to_string(config.backup_path()).unwrap(), "original");
     assert_eq!(names(), ["file", "file.before-ringfence"]);
