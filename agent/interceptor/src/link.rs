@@ -67,6 +67,8 @@ pub struct Link {
     pub journal: PathBuf,
     /// The places of its database.
     pub places: Places,
+    /// Its client speaks HTTP, and is not the parent of this process.
+    pub http: bool,
     /// Port that an auditor started by us tries for its dashboard.
     pub port: u16,
 }
@@ -265,8 +267,11 @@ impl Link {
         let file = ringfence_files::read(&self.journal).map_err(|error| {
             refused(format!("cannot read the journal {}: {error}", self.journal.display()))
         })?;
-        let request =
-            McpRequest::Session { session: self.id.clone(), journal: self.journal.display().to_string() };
+        let request = McpRequest::Session {
+            session: self.id.clone(),
+            journal: self.journal.display().to_string(),
+            http: self.http,
+        };
         conn.send_with_descriptors(&request, &[file.as_fd()])?;
         conn = conn.within(WELCOME);
         match conn.receive::<McpReply>()? {

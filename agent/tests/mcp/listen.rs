@@ -309,3 +309,28 @@ fn free_port() -> u16 {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     listener.local_addr().expect("an address").port()
 }
+
+#[test]
+fn whoever_decides_for_an_http_client_is_on_record_as_one_who_may_be_it() {
+    let home = Home::new();
+    let endpoint = Endpoint::of_keeping_server(&home, &[]);
+    std::fs::write(home.path("rules.yaml"), "rules: [{name: ask, tool_pattern: 'write_*', action: pause}]\n")
+        .expect("written");
+    let session = endpoint.begin();
+    let mut held = None;
+    // The endpoint's own rules are read by each session as it begins.
+    std::thread::scope(|scope| {
+        let (endpoint, session) = (&endpoint, &session);
+        let calls = scope.spawn(move || {
+            endpoint.ask("POST", &[("Mcp-Session-Id", session)], &call(7, "write_it")).event().1
+        });
+        let id = crate::approvals::waiting(&home);
+        assert_eq!(crate::approvals::decide(&home, "approve", &id), Ok(format!("approved {id}\n")));
+        held = Some(calls.join().expect("an answer"));
+    });
+    assert!(held.expect("an answer").contains("\"id\":7"));
+    let calls = eventually("the decision is on record", || {
+        home.calls(&[]).into_iter().find(|call| call["decided_by"].is_string())
+    });
+    assert!(calls["decided_by"].as_str().expect("text").ends_with("who may be the client"), "{calls}");
+}

@@ -38,6 +38,9 @@ pub enum McpRequest {
         session: String,
         /// The journal's path, for people.
         journal: String,
+        /// Its client speaks HTTP to an endpoint: the interceptor's parent is that, and which process the client is nobody knows.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        http: bool,
     },
     /// Calls that wait for approval: [`McpReply::Waiting`].
     Waiting,

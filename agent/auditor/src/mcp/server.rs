@@ -112,8 +112,8 @@ fn converse(
     }
     let refused = |what: &str, why: &Refused| sessions.waiting.refusals.log(conn.stream(), what, why);
     let reply = match request {
-        McpRequest::Session { session, journal } => {
-            return match admit(&conn, sessions, (&session, journal), uid, descriptors, &still) {
+        McpRequest::Session { session, journal, http } => {
+            return match admit(&conn, sessions, (&session, journal, http), uid, descriptors, &still) {
                 Ok(admitted) => link(conn, sessions, (&session, uid), admitted, &still),
                 Err(error) => conn.send(&failed(error)),
             };

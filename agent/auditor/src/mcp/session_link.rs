@@ -7,7 +7,7 @@ use super::{
     link::{Link, LinkWriter},
     origin::Origin,
     sessions::{Linked, Sessions},
-    waiting::{self, ARGUMENTS, KnownCall, TOO_MANY},
+    waiting::{self, ARGUMENTS, FIRST, KnownCall, TOO_MANY},
     watchers::Change,
 };
 use crate::shared::lock;
@@ -78,7 +78,7 @@ pub(super) struct Admitted {
 pub(super) fn admit(
     conn: &Conn,
     sessions: &Sessions,
-    (session, journal): (&str, String),
+    (session, journal, http): (&str, String, bool),
     uid: u32,
     descriptors: Vec<OwnedFd>,
     still: &dyn Fn() -> bool,
@@ -105,7 +105,9 @@ pub(super) fn admit(
         why.to_string()
     })?;
     let known = begun.elapsed();
-    let client = facts.lineage.get(1).copied().unwrap_or(1);
+    // Behind an endpoint the client is none of them, and the record must say so of whoever decides.
+    let parent = if http { None } else { facts.lineage.get(1).copied() };
+    let client = parent.unwrap_or(FIRST);
     let claim = sessions.claim((session, uid), conn.stream(), &still)?;
     let claim = claim.ok_or_else(|| format!("session {session} is linked already"))?;
     let claimed = begun.elapsed();

@@ -251,8 +251,15 @@ fn intercept(args: &ServerArgs, remote: Option<Remote>, signals: SigSet) -> anyh
         }
     }
     let session = Arc::new(session);
-    let link =
-        Link { session: Arc::clone(&session), journal: places.journal(&id), id, places, port: args.port };
+    let http = args.listen.client().is_some();
+    let link = Link {
+        session: Arc::clone(&session),
+        journal: places.journal(&id),
+        id,
+        places,
+        http,
+        port: args.port,
+    };
     let linked = thread::spawn(move || link.keep(&received, RuleFileFollower::new(watch)));
     let max_line = usize::try_from(args.max_line).unwrap_or(usize::MAX);
     let status = forward::run(&session, server, max_line, signals);

@@ -168,7 +168,7 @@ fn a_journal_s_path_is_no_longer_than_a_path() {
     for (bytes, refused) in [(MAX_PATH, false), (MAX_PATH + 1, true)] {
         let journal = || "/".repeat(bytes);
         for request in [
-            McpRequest::Session { session: session(), journal: journal() },
+            McpRequest::Session { session: session(), journal: journal(), http: false },
             McpRequest::Journal { session: session(), journal: journal() },
         ] {
             assert_eq!(why(&request).contains("4096 bytes"), refused, "{}", why(&request));
@@ -378,8 +378,11 @@ fn an_interceptor_that_gave_up_waiting_for_its_welcome_gets_it_the_next_time() {
         let (permit, shared) = (permits.take(1000, || ()).expect("a permit"), Arc::clone(&sessions));
         let serves = thread::spawn(move || converse(ours, 1000, &permit, &shared));
         let mut interceptor = Conn::new(theirs, Duration::from_secs(60), MAX_MESSAGE);
-        let request =
-            McpRequest::Session { session: session.clone(), journal: journal.display().to_string() };
+        let request = McpRequest::Session {
+            session: session.clone(),
+            journal: journal.display().to_string(),
+            http: false,
+        };
         let file = File::open(&journal).expect("opens");
         interceptor.send_with_descriptors(&request, &[std::os::fd::AsFd::as_fd(&file)]).expect("sent");
         (interceptor, serves)
@@ -418,7 +421,7 @@ fn whoever_names_another_user_s_session_keeps_nobody_from_it() {
     let _busy = sessions.writer.wait(1001, || true).expect("the lane");
     let (named, journal) = (|| session.clone(), || "j".to_owned());
     for request in [
-        McpRequest::Session { session: named(), journal: journal() },
+        McpRequest::Session { session: named(), journal: journal(), http: false },
         McpRequest::Journal { session: named(), journal: journal() },
     ] {
         let (ours, theirs) = UnixStream::pair().expect("a pair");
@@ -494,7 +497,7 @@ fn that_only_root_wrote_a_rule_file_is_believed_of_no_governed_process() {
         let serves = thread::spawn(move || converse(ours, 1000, &permit, &sessions));
         let mut interceptor = Conn::new(theirs, Duration::from_secs(60), MAX_MESSAGE);
         let file = File::open(&path).expect("the journal");
-        let request = McpRequest::Session { session, journal: "j".into() };
+        let request = McpRequest::Session { session, journal: "j".into(), http: false };
         interceptor.send_with_descriptors(&request, &[std::os::fd::AsFd::as_fd(&file)]).expect("sent");
         let welcome = interceptor.receive::<McpReply>().expect("an answer");
         assert!(matches!(welcome, McpReply::Welcome { .. }), "{welcome:?}");
