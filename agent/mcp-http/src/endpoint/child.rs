@@ -9,7 +9,7 @@ use std::{
     ffi::OsString,
     io::{self, Write as _},
     process::{Command, Stdio},
-    sync::{Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError},
     thread,
 };
 use tokio::sync::mpsc;
@@ -21,20 +21,21 @@ const WAITING: usize = 1;
 /// A process that was started. It ends when it is dropped: its standard input closes, as when a client ends.
 #[derive(Debug)]
 pub(super) struct Child {
-    stdin: Mutex<Option<mpsc::Sender<Vec<u8>>>>,
+    stdin: Arc<Mutex<Option<mpsc::Sender<Vec<u8>>>>>,
     /// Cancelled when it has ended.
     pub(super) ended: CancellationToken,
 }
 
 impl Child {
-    /// Starts it. `each` gets its lines, on a thread that may wait, and `over` is called when there are no more.
+    /// Starts it. `each` gets its lines, on a thread that may wait, until it says that it wants no more, and `over` is called when
+    /// there are no more.
     ///
     /// # Errors
     /// As fork(2) and execve(2).
     pub(super) fn start(
         command: &[OsString],
         limit: usize,
-        each: impl Fn(&[u8]) + Send + 'static,
+        each: impl Fn(&[u8]) -> bool + Send + 'static,
         over: impl FnOnce() + Send + 'static,
     ) -> io::Result<Self> {
         let (program, arguments) = command.split_first().ok_or(io::ErrorKind::NotFound)?;
@@ -44,6 +45,8 @@ impl Child {
             return Err(io::ErrorKind::BrokenPipe.into());
         };
         let (sender, mut lines) = mpsc::channel::<Vec<u8>>(WAITING);
+        let stdin_of = Arc::new(Mutex::new(Some(sender)));
+        let input = Arc::clone(&stdin_of);
         thread::spawn(move || {
             while let Some(line) = lines.blocking_recv() {
                 if stdin.write_all(&line).and_then(|()| stdin.flush()).is_err() {
@@ -57,14 +60,13 @@ impl Child {
             let mut lines = Lines::new(stdout, limit);
             loop {
                 match lines.next_line() {
-                    Ok(Taken::Line(line)) => {
-                        each(line);
-                        continue;
-                    }
+                    Ok(Taken::Line(line)) if each(line) => continue,
+                    Ok(Taken::Line(_)) => break,
                     Ok(Taken::Overlong(beginning)) => match too_long(beginning, limit) {
                         // Nobody could tell whose it is, and whoever waits for it would wait for ever.
                         None => break,
-                        Some(instead) => each(&instead),
+                        Some(instead) if each(&instead) => {}
+                        Some(_) => break,
                     },
                     Ok(Taken::End) | Err(_) => break,
                 }
@@ -73,12 +75,13 @@ impl Child {
                 }
             }
             over();
-            // It may have more to say: nobody reads it.
+            // It may have more to say, and wait for more: nobody reads it, and nobody sends any.
             drop(lines);
+            input.lock().unwrap_or_else(PoisonError::into_inner).take();
             let _ = child.wait();
             is_over.cancel();
         });
-        Ok(Self { stdin: Mutex::new(Some(sender)), ended })
+        Ok(Self { stdin: stdin_of, ended })
     }
 
     /// Sends a line, with its end. False: the process is gone.
@@ -88,12 +91,6 @@ impl Child {
             Some(sender) => sender.send(line).await.is_ok(),
             None => false,
         }
-    }
-
-    /// The same for whoever cannot wait: lost where many lines wait.
-    pub(super) fn try_send(&self, line: Vec<u8>) {
-        let sender = self.stdin.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let _ = sender.map(|sender| sender.try_send(line));
     }
 
     /// Lets it end, as when a client ends.

@@ -32,11 +32,16 @@ impl Replay {
             self.bytes -= self.kept.pop_front().map_or(0, |(_, message)| message.len());
         }
         if self.room.set(self.bytes).is_err() {
-            self.kept.clear();
-            self.bytes = 0;
-            let _ = self.room.set(0);
+            self.clear();
         }
         self.last
+    }
+
+    /// Keeps nothing of what there was.
+    pub(super) fn clear(&mut self) {
+        self.kept.clear();
+        self.bytes = 0;
+        let _ = self.room.set(0);
     }
 
     /// A room beside its own, which holds nothing.

@@ -15,7 +15,10 @@ use std::{
     collections::{BTreeMap, HashMap},
     ffi::OsString,
     io,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -32,6 +35,9 @@ const UNASKED: u64 = 0;
 
 /// How long a message waits for room; a client that reads nothing for so long has lost its session.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// What is said of it.
+const NO_ROOM: &str =
+    "the session is over: clients have not read their answers for a minute, and there is no room for more";
 /// How often it is looked for.
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -101,6 +107,7 @@ impl Session {
         command: &[OsString],
         (limit, rooms): (usize, Rooms),
         learn: impl Fn(&[u8]) + Send + 'static,
+        make_room: impl Fn() + Send + 'static,
         over: impl FnOnce() + Send + 'static,
     ) -> io::Result<Self> {
         let state = Arc::new(Mutex::new(State::default()));
@@ -109,10 +116,10 @@ impl Session {
         let own = rooms.clone();
         let deliver = move |line: &[u8]| {
             learn(line);
-            State::deliver(&each, line, is_stateless, own.one());
+            State::deliver(&each, line, is_stateless, (own.one(), &make_room))
         };
         let child = Child::start(command, limit, deliver, move || {
-            State::end(&end, is_stateless);
+            State::end(&end, is_stateless, &Refused::Over.to_string());
             over();
         })?;
         Ok(Self { id, is_stateless, client, child, state, rooms })
@@ -184,14 +191,15 @@ impl Session {
             state.forget();
             number
         };
+        // The client may go while the line waits: then it was never sent.
+        let sent = Arc::new(AtomicBool::new(false));
+        let (session, is_sent) = (Arc::downgrade(self), Arc::clone(&sent));
+        let end = OnDrop(Some(Box::new(move || cancel(&session, number, is_sent.load(Ordering::Relaxed)))));
         if !self.child.send(line).await {
-            State::end(&self.state, self.is_stateless);
+            State::end(&self.state, self.is_stateless, &Refused::Over.to_string());
         }
-        let end = self.is_stateless.then(|| {
-            let session = Arc::downgrade(self);
-            Box::new(move || cancel(&session, number)) as Box<dyn FnOnce() + Send>
-        });
-        Ok((items, OnDrop(end)))
+        sent.store(true, Ordering::Relaxed);
+        Ok((items, end))
     }
 
     /// The stream of what the server says unasked, or the rest of the one with this event. None: there is no such event.
@@ -220,6 +228,11 @@ impl Session {
         Some(Events::new(None, items, OnDrop(None)))
     }
 
+    /// Gives back what only a client that comes back would want.
+    pub(super) fn make_room(&self) {
+        lock(&self.state).make_room();
+    }
+
     /// Lets it end, as when a client ends.
     pub(super) fn end(&self) {
         lock(&self.state).over = true;
@@ -232,9 +245,9 @@ impl Session {
     }
 }
 
-/// The client does not wait for what is open on a stream any more.
-fn cancel(session: &Weak<Session>, number: u64) {
-    let Some(session) = session.upgrade() else { return };
+/// The client does not wait for what is open on a stream any more. With sessions it may come back, if the server has its requests.
+fn cancel(session: &Weak<Session>, number: u64, sent: bool) {
+    let Some(session) = session.upgrade().filter(|session| session.is_stateless || !sent) else { return };
     let open: Vec<Id> = {
         let mut state = lock(&session.state);
         let open = state.open.iter().filter(|(_, of)| **of == number).map(|(id, _)| id.clone()).collect();
@@ -243,26 +256,38 @@ fn cancel(session: &Weak<Session>, number: u64) {
         state.streams.remove(&number);
         open
     };
+    // Outside of a runtime the endpoint is ending.
+    let Some(runtime) = tokio::runtime::Handle::try_current().ok().filter(|_| sent) else { return };
     for id in open {
         let params =
             format!("{{\"requestId\":{},\"reason\":\"the client closed the connection\"}}", id.to_json());
         let line =
             format!("{{\"jsonrpc\":\"2.0\",\"method\":\"notifications/cancelled\",\"params\":{params}}}\n");
-        session.child.try_send(line.into_bytes());
+        // Behind what waits already: there are no more of these than requests that were sent.
+        let session = Arc::clone(&session);
+        runtime.spawn(async move { session.child.send(line.into_bytes()).await });
     }
 }
 
 impl State {
-    /// Gives a line of the server's to the stream that it belongs to, and waits until there is room for it.
-    fn deliver(state: &Mutex<Self>, line: &[u8], is_stateless: bool, mut room: Room) {
+    /// Gives a line of the server's to the stream that it belongs to, and waits until there is room for it: what could be asked
+    /// for again goes first. False: there is none, and the session is over.
+    fn deliver(
+        state: &Mutex<Self>,
+        line: &[u8],
+        is_stateless: bool,
+        (mut room, make_room): (Room, &impl Fn()),
+    ) -> bool {
         if line.trim_ascii().is_empty() {
-            return;
+            return true;
         }
         let since = Instant::now();
         while room.set(line.len()).is_err() {
             if since.elapsed() >= PATIENCE || lock(state).over {
-                return Self::end(state, is_stateless);
+                Self::end(state, is_stateless, NO_ROOM);
+                return false;
             }
+            make_room();
             thread::sleep(LOOK);
         }
         let (item, live, number, is_done) = {
@@ -277,11 +302,11 @@ impl State {
                     stream.open = stream.open.saturating_sub(1);
                 }
             }
-            let Some(stream) = state.streams.get_mut(&number) else { return };
+            let Some(stream) = state.streams.get_mut(&number) else { return true };
             let is_done = number != UNASKED && stream.open == 0;
             if is_stateless && number == UNASKED {
                 // Nobody can listen to it.
-                return;
+                return true;
             }
             let at = if is_stateless { 0 } else { stream.replay.push(line.to_vec()) };
             let id = (!is_stateless).then(|| event_id(number, at));
@@ -294,7 +319,7 @@ impl State {
             }
             (Item { id, line: line.to_vec(), _room: room }, live, number, is_done)
         };
-        let Some(live) = live else { return };
+        let Some(live) = live else { return true };
         if live.blocking_send(item).is_err() && !is_done {
             let mut state = lock(state);
             // Another may have taken its place.
@@ -304,6 +329,13 @@ impl State {
                 stream.live = None;
             }
         }
+        true
+    }
+
+    /// Keeps nothing of streams that are over.
+    fn make_room(&mut self) {
+        let over = self.streams.iter_mut().filter(|(number, stream)| **number != UNASKED && stream.open == 0);
+        over.for_each(|(_, stream)| stream.replay.clear());
     }
 
     /// The stream that what is no answer belongs to, if any: of the request whose progress or subscription it is, else of the
@@ -336,13 +368,13 @@ impl State {
         }
     }
 
-    /// The server has ended: what is open is answered, and every stream ends.
-    fn end(state: &Mutex<Self>, is_stateless: bool) {
+    /// The session is over: what is open is answered with why, and every stream ends.
+    fn end(state: &Mutex<Self>, is_stateless: bool, why: &str) {
         let mut state = lock(state);
         state.over = true;
         let open: Vec<(Id, u64)> = state.open.drain().collect();
         for (id, number) in open {
-            let error = json!({ "code": -32000, "message": Refused::Over.to_string() });
+            let error = json!({ "code": -32000, "message": why });
             let line = id.answer("error", &error).into_bytes();
             let Some(stream) = state.streams.get_mut(&number) else { continue };
             let at = stream.replay.push(line.clone());
@@ -351,5 +383,95 @@ impl State {
             let _ = stream.live.as_ref().map(|live| live.try_send(Item { id, line, _room: room }));
         }
         state.streams.values_mut().for_each(|stream| stream.live = None);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn runtime() -> tokio::runtime::Runtime {
+        tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
+    }
+
+    fn session(is_stateless: bool, script: &str, rooms: &Rooms) -> Arc<Session> {
+        let command = ["sh", "-c", script].map(OsString::from);
+        let id = ("s".to_owned(), is_stateless, String::new());
+        Arc::new(Session::start(id, &command, (1 << 20, rooms.clone()), |_| {}, || {}, || {}).unwrap())
+    }
+
+    fn ask(n: i64) -> Vec<(Id, Option<Id>)> {
+        vec![(Id::parse(&n.to_string()).unwrap(), None)]
+    }
+
+    #[test]
+    fn a_client_that_goes_before_its_request_is_sent_leaves_nothing_open() {
+        for is_stateless in [false, true] {
+            let runtime = runtime();
+            // It reads nothing: the pipe fills, and then a line waits, and another.
+            let session = session(is_stateless, "exec sleep 30 2>/dev/null", &Rooms::new(64 << 20));
+            runtime.block_on(async {
+                let long = vec![b'x'; 1 << 20];
+                let mut went = Vec::new();
+                for n in 0..4 {
+                    let asked = session.request(long.clone(), ask(n), false);
+                    went.push(tokio::time::timeout(Duration::from_millis(300), asked).await);
+                }
+                assert!(went.iter().any(Result::is_err), "one of them was still waiting");
+                for (n, sent) in went.iter().enumerate() {
+                    let is_open = !session.can_take(&[ask(n as i64)[0].0.clone()]);
+                    assert_eq!(is_open, sent.is_ok(), "{n}");
+                }
+            });
+            session.end();
+        }
+    }
+
+    #[test]
+    fn a_cancellation_waits_for_its_turn_and_is_not_lost() {
+        let folder = tempfile::tempdir().unwrap();
+        let (go, got) = (folder.path().join("go"), folder.path().join("got"));
+        let script =
+            format!("while [ ! -e {} ]; do sleep 0.05; done; exec cat > {}", go.display(), got.display());
+        let runtime = runtime();
+        let session = session(true, &script, &Rooms::new(64 << 20));
+        runtime.block_on(async {
+            let mut long = vec![b'x'; 200_000];
+            long.push(b'\n');
+            // One line is being written, one waits; the second client goes.
+            let first = session.request(long.clone(), ask(1), false).await.unwrap();
+            let second = session.request(long.clone(), ask(2), false).await.unwrap();
+            drop(second);
+            std::fs::write(&go, "").unwrap();
+            let since = Instant::now();
+            loop {
+                let text = std::fs::read_to_string(&got).unwrap_or_default();
+                if text.contains("\"requestId\":2") {
+                    break;
+                }
+                assert!(since.elapsed() < Duration::from_secs(60), "the cancellation is lost");
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            drop(first);
+        });
+        session.end();
+    }
+
+    #[test]
+    fn streams_that_are_over_give_back_their_room() {
+        let rooms = Rooms::new(1 << 20);
+        let state = Mutex::new(State::default());
+        let mut over = Stream::new(rooms.one(), 0);
+        over.replay.push(vec![0; 900 << 10]);
+        lock(&state).streams.insert(1, over);
+        let (live, mut items) = mpsc::channel(WAITING);
+        let mut open = Stream::new(rooms.one(), 1);
+        open.live = Some(live);
+        lock(&state).streams.insert(2, open);
+        lock(&state).open.insert(ask(7)[0].0.clone(), 2);
+        let line = format!("{{\"id\":7,\"result\":\"{}\"}}\n", "x".repeat(400 << 10));
+        let make_room = || lock(&state).make_room();
+        assert!(State::deliver(&state, line.as_bytes(), false, (rooms.one(), &make_room)));
+        assert_eq!(items.try_recv().unwrap().line, line.as_bytes());
     }
 }

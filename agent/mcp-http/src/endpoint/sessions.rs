@@ -92,6 +92,12 @@ impl Sessions {
         };
         let marks = Arc::clone(&self.marks);
         let learn = move |line: &[u8]| learn(&marks, line);
+        let sessions = Arc::downgrade(self);
+        let make_room = move || {
+            let all =
+                sessions.upgrade().map(|sessions| lock(&sessions.all).values().cloned().collect::<Vec<_>>());
+            all.into_iter().flatten().for_each(|session| session.make_room());
+        };
         // Whoever comes back without a session is the same client.
         let whose = if is_stateless { sha256(client.as_bytes()) } else { id.clone() };
         let Endpoint { program, arguments, max_line, .. } = &self.endpoint;
@@ -102,6 +108,7 @@ impl Sessions {
             &command,
             (*max_line, self.rooms.clone()),
             learn,
+            make_room,
             over,
         );
         let session = Arc::new(session.map_err(|error| {
