@@ -134,7 +134,8 @@ fn socket(home: &Home) -> PathBuf {
 pub(crate) fn link(socket: &Path, session: &str, journal: &Path) -> Conn {
     let mut conn = Conn::connect(socket, PATIENCE).expect("connects");
     let file = File::open(journal).expect("the journal");
-    let request = McpRequest::Session { session: session.into(), journal: journal.display().to_string() };
+    let request =
+        McpRequest::Session { session: session.into(), journal: journal.display().to_string(), http: false };
     conn.send_with_descriptors(&request, &[file.as_fd()]).expect("sent");
     let welcome = conn.receive::<McpReply>().expect("an answer");
     assert!(matches!(welcome, McpReply::Welcome { .. }), "{welcome:?}");

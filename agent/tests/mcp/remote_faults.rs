@@ -92,7 +92,7 @@ fn a_request_that_was_called_off_is_not_sent_and_its_id_is_free() {
     }
     assert!(client.end().success());
     let all = server.received();
-    assert_eq!(all.iter().filter(|request| request.json()["params"]["n"] == 2).count() >= 20, true);
+    assert!(all.iter().filter(|request| request.json()["params"]["n"] == 2).count() >= 20);
 }
 
 #[test]
