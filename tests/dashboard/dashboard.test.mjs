@@ -544,8 +544,9 @@ test("an exception is made from a call, asked about, and switched off", async ()
   const files = await client("files");
   await files.call("read_secret", { path: "/home/a/.ssh/id_ed25519" });
   await files.call("read_secret", { path: "/home/a/.ssh/id_ed25519" });
-  const score = async () => (await home.api("/api/tool-calls"))[0].risk_score;
-  const before = await eventually("it is on record", score);
+  const score = async () => (await home.api("/api/tool-calls"))[0]?.risk_score;
+  // The first one counts for more: its tool was new.
+  const before = await eventually("both are on record", async () => (await home.api("/api/tool-calls")).length === 2 && score());
   const page = await openLive();
   await row(page, "read_secret").first().click();
   await page.getByRole("link", { name: "Make an exception from this call" }).click();
