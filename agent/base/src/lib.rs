@@ -5,6 +5,8 @@
 //! | `error` | an error and its causes in one line |
 //! | `escape` | hostile names as text that is safe to print |
 //! | `clock` | from time since boot to the time of day |
+//! | `difference` | what differs between two texts |
+//! | `remote_headers` | headers that go to a remote MCP server: how many, and which nobody may set |
 //! | `quota/` | how much each user may have of what users share |
 //! | `paths`, `home` | where things are on this host; the user's home directory |
 //! | `sockets`, `loopback` | an agent's socket in a directory of its own; a listening port on loopback |
@@ -23,6 +25,7 @@
 pub mod client;
 pub mod clock;
 pub mod closing;
+pub mod difference;
 pub mod error;
 pub mod escape;
 pub mod home;
@@ -32,6 +35,7 @@ pub mod paths;
 pub mod platform;
 pub mod precedence;
 pub mod quota;
+pub mod remote_headers;
 pub mod signals;
 pub mod sockets;
 pub mod watch;

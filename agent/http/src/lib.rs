@@ -1,4 +1,6 @@
-//! Serves HTTP to whoever connects: how long a connection may take for each step, and for how long it may stay without
+//! HTTP with those whom nobody trusts.
+//!
+//! Serves whoever connects: how long a connection may take for each step, and for how long it may stay without
 //! saying who it is.
 //!
 //! A port of loopback is everybody's to connect to. Until a connection has shown a token it is a stranger's: there are so
@@ -10,6 +12,10 @@
 // Where nobody reads standard output any more (`| head`), `println!` panics.
 #![cfg_attr(not(test), deny(clippy::print_stdout))]
 
+#[cfg(feature = "client")]
+pub mod client;
+pub mod own;
+pub mod sse;
 pub mod turns;
 
 use axum::{Router, body::Body, http::Request};

@@ -2,6 +2,7 @@
 //! a process's arguments or variables is anybody's to read.
 
 use reqwest::header::HeaderName;
+use ringfence_base::remote_headers;
 use ringfence_credentials::{Secret, Source};
 use ringfence_redact::misplaced::{Name, address};
 use serde::{Deserialize, Serialize};
@@ -10,31 +11,6 @@ use url::Url;
 
 /// Longest configuration, in bytes.
 pub const MAX: usize = 64 << 10;
-/// Most headers of the user's own.
-pub const MAX_HEADERS: usize = 32;
-
-/// Headers that the transport itself writes.
-const RESERVED: &[&str] = &[
-    "accept",
-    "accept-encoding",
-    "connection",
-    "content-encoding",
-    "content-length",
-    "content-type",
-    "expect",
-    "host",
-    "keep-alive",
-    "last-event-id",
-    "mcp-method",
-    "mcp-name",
-    "mcp-protocol-version",
-    "mcp-session-id",
-    "proxy-connection",
-    "te",
-    "trailer",
-    "transfer-encoding",
-    "upgrade",
-];
 
 /// Why a remote server cannot be used as it was described.
 #[derive(Debug, thiserror::Error)]
@@ -57,7 +33,7 @@ pub enum Error {
     #[error("{0:?} is not the name of a header that can be set; the transport writes its own")]
     Header(String),
     /// Too many.
-    #[error("more than {MAX_HEADERS} headers are given")]
+    #[error("more than {} headers are given", remote_headers::MOST)]
     Headers,
     /// The same one again.
     #[error("the header {0} is given twice")]
@@ -185,12 +161,12 @@ impl Config {
         if self.token.is_some() {
             seen.push("authorization".to_owned());
         }
-        if self.headers.len() > MAX_HEADERS {
+        if self.headers.len() > remote_headers::MOST {
             return Err(Error::Headers);
         }
         for Header { name, .. } in &self.headers {
             let lower = HeaderName::from_bytes(name.as_bytes()).ok().map(|name| name.as_str().to_owned());
-            let free = |name: &String| !RESERVED.contains(&name.as_str()) && !name.starts_with("mcp-param-");
+            let free = |name: &String| !remote_headers::is_reserved(name);
             let lower = lower.filter(free).ok_or_else(|| Error::Header(Name(name).to_string()))?;
             if seen.contains(&lower) {
                 return Err(Error::Repeated(lower));
@@ -334,6 +310,6 @@ mod tests {
         ] {
             assert!(with(wrong).is_err(), "{wrong:?}");
         }
-        assert!(matches!(with(&["X"; MAX_HEADERS + 1]), Err(Error::Headers)));
+        assert!(matches!(with(&["X"; remote_headers::MOST + 1]), Err(Error::Headers)));
     }
 }

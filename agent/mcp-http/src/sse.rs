@@ -1,15 +1,12 @@
 //! Server-sent events from bytes as they come, with what is needed to resume a stream. Pure.
 //!
-//! Ours, because the one library for it has no bound on an event's size, and because an event's data must stay the bytes that
-//! they are. LF, CRLF and CR end a line; a character may be split between two pieces; an event that the stream's end cuts off
-//! is none.
+//! An event's data stay the bytes that they are; an event that the stream's end cuts off is none.
 
+use ringfence_http::sse::{Cutter, Lines, field};
 use std::time::Duration;
 
 /// Longest id of an event that is kept, in bytes: it goes back in a header.
 const MAX_ID: usize = 1024;
-/// Most bytes of room for a line that are kept for the next.
-const KEPT: usize = 64 << 10;
 /// What a line holds beside data, at most: a field's name, or an event's.
 const BESIDE: usize = 4 << 10;
 
@@ -41,14 +38,15 @@ pub enum Error {
 /// A stream of events.
 #[derive(Debug)]
 pub struct Events {
+    cutter: Cutter,
+    reader: Reader,
+}
+
+/// What the lines so far say.
+#[derive(Debug)]
+struct Reader {
     /// Most bytes of an event's data.
     limit: usize,
-    /// Bytes that are no whole line yet.
-    line: Vec<u8>,
-    /// The last byte was a CR: a LF now belongs to it.
-    after_cr: bool,
-    /// The first line may begin with a byte order mark.
-    begun: bool,
     name: Vec<u8>,
     data: Option<Vec<u8>>,
     /// The id of the event that is under way.
@@ -60,76 +58,65 @@ pub struct Events {
 impl Events {
     /// A stream whose events have at most `limit` bytes of data each.
     pub fn new(limit: usize) -> Self {
-        Self {
-            limit,
-            line: Vec::new(),
-            after_cr: false,
-            begun: false,
-            name: Vec::new(),
-            data: None,
-            next_id: None,
-            last_id: None,
-            retry: None,
-        }
+        let reader =
+            Reader { limit, name: Vec::new(), data: None, next_id: None, last_id: None, retry: None };
+        Self { cutter: Cutter::default(), reader }
     }
 
     /// The same stream when it is resumed: what was cut off is gone, and where it was and how long to wait stay.
     pub fn resumed(&self) -> Self {
-        Self { last_id: self.last_id.clone(), retry: self.retry, ..Self::new(self.limit) }
+        let mut fresh = Self::new(self.reader.limit);
+        fresh.reader.last_id.clone_from(&self.reader.last_id);
+        fresh.reader.retry = self.reader.retry;
+        fresh
     }
 
     /// The id of the last event that was whole: where to resume. Fit for a header.
     pub fn last_id(&self) -> Option<&str> {
-        self.last_id.as_deref().filter(|id| !id.is_empty())
+        self.reader.last_id.as_deref().filter(|id| !id.is_empty())
     }
 
     /// How long the server wants to be left alone before the stream is resumed, if it said so.
     pub fn retry(&self) -> Option<Duration> {
-        self.retry
+        self.reader.retry
     }
 
     /// Bytes that it takes in memory.
     pub fn held(&self) -> usize {
-        self.line.capacity() + self.data.as_ref().map_or(0, Vec::capacity) + self.name.capacity()
+        let Reader { name, data, .. } = &self.reader;
+        self.cutter.held() + data.as_ref().map_or(0, Vec::capacity) + name.capacity()
     }
 
     /// Takes bytes in and hands each event that is whole to `each`.
     ///
     /// # Errors
     /// [`Error`]; nothing of the stream can be used any more.
-    pub fn feed(&mut self, mut bytes: &[u8], mut each: impl FnMut(Event)) -> Result<(), Error> {
-        // Nothing decides nothing: a CR that waits for its LF still does.
-        if !bytes.is_empty() && std::mem::take(&mut self.after_cr) {
-            bytes = bytes.strip_prefix(b"\n").unwrap_or(bytes);
-        }
-        while let Some(at) = memchr::memchr2(b'\n', b'\r', bytes) {
-            let (ended, rest) = bytes.split_at(at);
-            self.extend(ended)?;
-            let is_cr = rest.first() == Some(&b'\r');
-            bytes = rest.get(1..).unwrap_or_default();
-            if is_cr {
-                self.after_cr = bytes.is_empty();
-                bytes = bytes.strip_prefix(b"\n").unwrap_or(bytes);
-            }
-            let line = std::mem::take(&mut self.line);
-            if let Some(event) = self.end_line(&line)? {
-                each(event);
-            }
-            // A long one is rare, and there are many streams.
-            if line.capacity() <= KEPT {
-                self.line = line;
-                self.line.clear();
-            }
-        }
-        self.extend(bytes)
+    pub fn feed(&mut self, bytes: &[u8], each: impl FnMut(Event)) -> Result<(), Error> {
+        self.cutter.feed(bytes, &mut Handing { reader: &mut self.reader, each })
+    }
+}
+
+struct Handing<'a, F> {
+    reader: &'a mut Reader,
+    each: F,
+}
+
+impl<F: FnMut(Event)> Lines for Handing<'_, F> {
+    type Error = Error;
+
+    fn room_for(&self, bytes: usize) -> Result<(), Error> {
+        self.reader.check(bytes)
     }
 
-    fn extend(&mut self, bytes: &[u8]) -> Result<(), Error> {
-        self.check(self.line.len() + bytes.len())?;
-        self.line.extend_from_slice(bytes);
+    fn line(&mut self, line: &[u8]) -> Result<(), Error> {
+        if let Some(event) = self.reader.line(line)? {
+            (self.each)(event);
+        }
         Ok(())
     }
+}
 
+impl Reader {
     /// Whether so many bytes more may be held.
     fn check(&self, more: usize) -> Result<(), Error> {
         let data = self.data.as_ref().map_or(0, Vec::len);
@@ -138,10 +125,7 @@ impl Events {
         if data.saturating_add(more) > most { Err(Error::TooLong(self.limit)) } else { Ok(()) }
     }
 
-    fn end_line(&mut self, mut line: &[u8]) -> Result<Option<Event>, Error> {
-        if !std::mem::replace(&mut self.begun, true) {
-            line = line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line);
-        }
+    fn line(&mut self, line: &[u8]) -> Result<Option<Event>, Error> {
         if line.is_empty() {
             if let Some(id) = self.next_id.take() {
                 self.last_id = Some(id);
@@ -149,11 +133,7 @@ impl Events {
             let event = Event { name: std::mem::take(&mut self.name), data: self.data.take() };
             return Ok(event.data.is_some().then_some(event));
         }
-        let (field, value) = match memchr::memchr(b':', line) {
-            Some(at) => (line.get(..at).unwrap_or_default(), line.get(at + 1..).unwrap_or_default()),
-            None => (line, &[][..]),
-        };
-        let value = value.strip_prefix(b" ").unwrap_or(value);
+        let (field, value) = field(line);
         match field {
             b"event" => self.name = value.get(..BESIDE.min(value.len())).unwrap_or_default().to_vec(),
             b"data" => {

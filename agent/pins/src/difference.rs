@@ -1,13 +1,10 @@
 //! What changed between two definitions, for people.
 
+use ringfence_base::difference::unified;
 use serde_json::{Map, Value};
-use similar::TextDiff;
-use std::time::Duration;
 
 /// Most bytes of a difference.
 const LONGEST: usize = 64 << 10;
-/// How long the comparison looks for a short one.
-const PATIENCE: Duration = Duration::from_millis(200);
 
 /// The keys that differ, such as `description` and `inputSchema`, sorted. Both texts are definitions' or parts of them.
 pub fn parts(old: &str, new: &str) -> Vec<String> {
@@ -23,13 +20,7 @@ pub fn parts(old: &str, new: &str) -> Vec<String> {
 /// taken out of both as a secret.
 pub fn lines(old: &str, new: &str) -> String {
     let (old, new) = (as_text(old), as_text(new));
-    let mut text = TextDiff::configure()
-        .timeout(PATIENCE)
-        .diff_lines(&old, &new)
-        .unified_diff()
-        .context_radius(3)
-        .header("pinned", "now")
-        .to_string();
+    let mut text = unified(&old, &new, ("pinned", "now"), 3);
     if text.len() > LONGEST {
         text.truncate(text.floor_char_boundary(LONGEST));
         text.push_str("\n… the rest is too long to be shown\n");

@@ -14,7 +14,6 @@ use std::{
     io::Read,
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
-    time::Duration,
 };
 
 /// Longest rule file that is read, bytes.
@@ -182,13 +181,7 @@ pub fn difference(old: &str, new: &str) -> String {
     if [old, new].iter().any(|text| text.len() as u64 > LONGEST) {
         return format!("(longer than {LONGEST} bytes)\n");
     }
-    similar::TextDiff::configure()
-        .timeout(Duration::from_millis(200))
-        .diff_lines(old, new)
-        .unified_diff()
-        .context_radius(2)
-        .header("in force", "waits")
-        .to_string()
+    ringfence_base::difference::unified(old, new, ("in force", "waits"), 2)
 }
 
 /// The first rule of `old` that no rule of `new` covers: as wide in every condition, as strict in its action. As the

@@ -19,6 +19,7 @@ mod exit;
 mod grant;
 mod help;
 mod install;
+mod ledger;
 mod log;
 mod man;
 mod mcp;

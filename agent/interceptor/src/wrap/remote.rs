@@ -4,6 +4,7 @@
 //! each in a private file that the new entry names. A configuration is no place for them, and neither are arguments.
 
 use super::{Edit, Found, Left, Server, Text, named, quoted, values};
+use ringfence_base::remote_headers;
 use ringfence_session::journal::sha256;
 use std::{
     net::Ipv4Addr,
@@ -170,12 +171,9 @@ pub(super) fn unwrap(
     let known = id.len() == 20 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
     let original = store.read(&format!("{id}.entry")).filter(|_| known).ok_or(lost)?;
     let mut files = vec![link, format!("{id}.entry"), format!("{id}.url")];
-    files.extend((0..MAX_HEADERS).map(|at| format!("{id}.header-{at}")));
+    files.extend((0..remote_headers::MOST).map(|at| format!("{id}.header-{at}")));
     Ok((vec![(whole, original)], files))
 }
-
-/// Most headers of an entry.
-const MAX_HEADERS: usize = 32;
 
 /// Whether a server's words are those that [`wrap`] wrote for a remote server, each of them: with another address, its headers
 /// would go there.
@@ -230,13 +228,10 @@ fn url_of(remote: &Remote) -> Result<&str, Left> {
     let names: Vec<String> = remote.headers.iter().map(|(name, _)| name.to_ascii_lowercase()).collect();
     let sendable = remote.headers.iter().all(|(name, value)| is_name(name) && is_value(&value.value));
     let is_twice = |(at, name): (usize, &String)| names.iter().take(at).any(|other| other == name);
-    if names.len() > MAX_HEADERS || !sendable || names.iter().enumerate().any(is_twice) {
+    if names.len() > remote_headers::MOST || !sendable || names.iter().enumerate().any(is_twice) {
         return Err(Left::Unable("its headers cannot be sent: one is there twice, or is no header"));
     }
-    let is_reserved = |name: &String| {
-        RESERVED.contains(&name.as_str()) || name.starts_with("mcp-param-") || name.starts_with("proxy-")
-    };
-    if names.iter().any(is_reserved) {
+    if names.iter().any(|name| remote_headers::is_reserved(name) && !is_written(name)) {
         return Err(Left::Unable(
             "it sets a header that the transport writes itself; take that out, and wrap again",
         ));
@@ -257,26 +252,6 @@ fn url_of(remote: &Remote) -> Result<&str, Left> {
 fn is_written(name: &str) -> bool {
     ["accept", "content-type"].iter().any(|own| name.eq_ignore_ascii_case(own))
 }
-
-/// Headers that `ringfence mcp --url` refuses to be given.
-const RESERVED: [&str; 16] = [
-    "accept-encoding",
-    "connection",
-    "content-encoding",
-    "content-length",
-    "expect",
-    "host",
-    "keep-alive",
-    "last-event-id",
-    "mcp-method",
-    "mcp-name",
-    "mcp-protocol-version",
-    "mcp-session-id",
-    "te",
-    "trailer",
-    "transfer-encoding",
-    "upgrade",
-];
 
 /// User, host and port of an address.
 fn authority(url: &str) -> &str {

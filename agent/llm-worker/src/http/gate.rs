@@ -7,6 +7,7 @@ use axum::http::{
     HeaderMap,
     header::{AUTHORIZATION, HOST, ORIGIN},
 };
+use ringfence_http::own::is_own_host;
 use std::net::SocketAddr;
 use subtle::ConstantTimeEq as _;
 
@@ -29,7 +30,7 @@ impl Gate {
     pub fn check(&self, headers: &HeaderMap) -> Result<(), (u16, &'static str)> {
         let mut hosts = headers.get_all(HOST).iter();
         let host = hosts.next().and_then(|host| host.to_str().ok()).unwrap_or_default();
-        if hosts.next().is_some() || !self.is_ours(host) {
+        if hosts.next().is_some() || !is_own_host(self.address, host) {
             return Err((
                 403,
                 "this endpoint answers to its own address, 127.0.0.1, localhost and [::1] with its own port only",
@@ -50,13 +51,6 @@ impl Gate {
             401,
             "this endpoint wants its own token as the API key: `ringfence agent show` says where that is",
         ))
-    }
-
-    fn is_ours(&self, host: &str) -> bool {
-        let (own, port) = (self.address.ip().to_string(), self.address.port());
-        let (name, given) =
-            host.rsplit_once(':').filter(|(_, port)| !port.ends_with(']')).unwrap_or((host, "80"));
-        ["127.0.0.1", "localhost", "[::1]", &own].contains(&name) && given == port.to_string()
     }
 }
 

@@ -11,12 +11,12 @@ use crate::{
     rpc::Tool,
 };
 use reqwest::{
-    Client, StatusCode,
+    Client,
     header::{AUTHORIZATION, HeaderValue},
-    redirect,
 };
 use ringfence_base::error::root;
 use ringfence_credentials::Secret;
+use ringfence_http::client::within_origin;
 use ringfence_policy::agents::registry::Mcp;
 use rmcp::{
     ClientHandler, ClientLifecycleMode,
@@ -62,26 +62,13 @@ const MAX_PAGES: usize = 100;
 const MAX_DESCRIBED: usize = 4 << 20;
 /// A list is good for at least so long, whatever a server says of it.
 const FRESH: Duration = Duration::from_secs(60);
-/// Most redirects within an origin.
-const REDIRECTS: usize = 5;
 /// Most characters of an error that is told.
 const MAX_ERROR_CHARS: usize = 300;
 
-/// The client for all servers of an agent. A redirect is followed only within an origin, and only where it keeps the
-/// method: a token goes where the profile says, and nowhere else.
+/// The client for all servers of an agent.
 pub(super) fn http_client() -> Result<Client, reqwest::Error> {
     // Whoever came first has set it: there is one provider.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let redirects = redirect::Policy::custom(|attempt| {
-        let keeps =
-            matches!(attempt.status(), StatusCode::TEMPORARY_REDIRECT | StatusCode::PERMANENT_REDIRECT);
-        let stays = attempt.previous().first().is_some_and(|from| from.origin() == attempt.url().origin());
-        if keeps && stays && attempt.previous().len() <= REDIRECTS {
-            attempt.follow()
-        } else {
-            attempt.stop()
-        }
-    });
     Client::builder()
         .user_agent(concat!("ringfence/", env!("CARGO_PKG_VERSION")))
         .connect_timeout(CONNECT_TIME)
@@ -89,7 +76,7 @@ pub(super) fn http_client() -> Result<Client, reqwest::Error> {
         .tcp_keepalive(Duration::from_secs(30))
         // The library would give up a connection after 30 s without an acknowledgement; how long is the profile's to say.
         .tcp_user_timeout(None)
-        .redirect(redirects)
+        .redirect(within_origin())
         .http1_only()
         .build()
 }

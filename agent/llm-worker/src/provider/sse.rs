@@ -1,12 +1,9 @@
-//! Server-sent events from bytes as they come. Pure.
-//!
-//! Ours, because the one library for it has no bound on an event's size. LF, CRLF and CR end a line; a character may be
-//! split between two pieces; an event that the stream's end cuts off is none.
+//! Server-sent events from bytes as they come. Pure. An event that the stream's end cuts off is none.
+
+use ringfence_http::sse::{Cutter, Lines, field};
 
 /// Most bytes of an event.
 const MAX_EVENT: usize = 16 << 20;
-/// Most bytes of room for a line that are kept for the next.
-const KEPT: usize = 64 << 10;
 
 /// One event.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,12 +39,13 @@ pub enum Error {
 /// A stream of events.
 #[derive(Debug, Default)]
 pub struct Events {
-    /// Bytes that are no whole line yet.
-    line: Vec<u8>,
-    /// The last byte was a CR: a LF now belongs to it.
-    after_cr: bool,
-    /// The first line may begin with a byte order mark.
-    begun: bool,
+    cutter: Cutter,
+    reader: Reader,
+}
+
+/// What the lines so far say.
+#[derive(Debug, Default)]
+struct Reader {
     name: Vec<u8>,
     data: Vec<u8>,
     has_data: bool,
@@ -70,49 +68,44 @@ impl Events {
     ///
     /// # Errors
     /// [`Error`].
-    pub fn read(&mut self, mut bytes: &[u8], mut each: impl FnMut(Read)) -> Result<(), Error> {
-        // Nothing decides nothing: a CR that waits for its LF still does.
-        if !bytes.is_empty() && std::mem::take(&mut self.after_cr) {
-            bytes = bytes.strip_prefix(b"\n").unwrap_or(bytes);
-        }
-        while let Some(at) = memchr::memchr2(b'\n', b'\r', bytes) {
-            self.line.extend_from_slice(&bytes[..at]);
-            // As it would be if the line came in pieces.
-            self.check()?;
-            let is_cr = bytes[at] == b'\r';
-            bytes = &bytes[at + 1..];
-            if is_cr {
-                self.after_cr = bytes.is_empty();
-                bytes = bytes.strip_prefix(b"\n").unwrap_or(bytes);
-            }
-            let line = std::mem::take(&mut self.line);
-            if let Some(read) = self.end_line(&line)? {
-                each(read);
-            }
-            // A long one is rare, and there are many streams.
-            if line.capacity() <= KEPT {
-                self.line = line;
-                self.line.clear();
-            }
-        }
-        self.line.extend_from_slice(bytes);
-        self.check()
+    pub fn read(&mut self, bytes: &[u8], each: impl FnMut(Read)) -> Result<(), Error> {
+        self.cutter.feed(bytes, &mut Handing { reader: &mut self.reader, each })
     }
 
     /// Bytes that it takes in memory.
     pub fn held(&self) -> usize {
-        self.line.capacity() + self.data.capacity() + self.name.capacity()
+        self.cutter.held() + self.reader.data.capacity() + self.reader.name.capacity()
+    }
+}
+
+struct Handing<'a, F> {
+    reader: &'a mut Reader,
+    each: F,
+}
+
+impl<F: FnMut(Read)> Lines for Handing<'_, F> {
+    type Error = Error;
+
+    fn room_for(&self, bytes: usize) -> Result<(), Error> {
+        self.reader.check(bytes)
     }
 
-    fn check(&self) -> Result<(), Error> {
-        let size = self.line.len() + self.data.len() + self.name.len();
+    fn line(&mut self, line: &[u8]) -> Result<(), Error> {
+        if let Some(read) = self.reader.line(line)? {
+            (self.each)(read);
+        }
+        Ok(())
+    }
+}
+
+impl Reader {
+    /// Whether so many bytes more may be held.
+    fn check(&self, more: usize) -> Result<(), Error> {
+        let size = more + self.data.len() + self.name.len();
         if size > MAX_EVENT { Err(Error::TooLong) } else { Ok(()) }
     }
 
-    fn end_line(&mut self, mut line: &[u8]) -> Result<Option<Read>, Error> {
-        if !std::mem::replace(&mut self.begun, true) {
-            line = line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line);
-        }
+    fn line(&mut self, line: &[u8]) -> Result<Option<Read>, Error> {
         if line.is_empty() {
             let (name, data) = (std::mem::take(&mut self.name), std::mem::take(&mut self.data));
             if !std::mem::take(&mut self.has_data) {
@@ -121,11 +114,7 @@ impl Events {
             let text = |bytes| String::from_utf8(bytes).map_err(|_| Error::NotUtf8);
             return Ok(Some(Read::Event(Event { name: text(name)?, data: text(data)? })));
         }
-        let (field, value) = match memchr::memchr(b':', line) {
-            Some(at) => (&line[..at], &line[at + 1..]),
-            None => (line, &[][..]),
-        };
-        let value = value.strip_prefix(b" ").unwrap_or(value);
+        let (field, value) = field(line);
         match field {
             b"event" => self.name = value.to_vec(),
             b"data" => {
@@ -133,7 +122,7 @@ impl Events {
                     self.data.push(b'\n');
                 }
                 self.data.extend_from_slice(value);
-                self.check()?;
+                self.check(0)?;
             }
             b"" => return Ok(Some(Read::Comment)),
             // Nothing that we use.

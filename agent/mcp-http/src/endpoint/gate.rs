@@ -7,6 +7,7 @@ use axum::http::{
     HeaderMap, StatusCode,
     header::{AUTHORIZATION, HOST, ORIGIN},
 };
+use ringfence_http::own::is_own_host;
 use std::net::SocketAddr;
 use subtle::ConstantTimeEq as _;
 
@@ -33,13 +34,14 @@ impl Gate {
     pub fn check(&self, path: &str, headers: &HeaderMap) -> Result<(), (StatusCode, &'static str)> {
         let mut hosts = headers.get_all(HOST).iter();
         let host = hosts.next().and_then(|host| host.to_str().ok()).unwrap_or_default();
-        if hosts.next().is_some() || !self.is_ours(host) {
+        if hosts.next().is_some() || !is_own_host(self.address, host) {
             let why = "this endpoint answers to 127.0.0.1, localhost and [::1] with its own port only";
             return Err((StatusCode::FORBIDDEN, why));
         }
         let mut origins = headers.get_all(ORIGIN).iter();
         let origin = origins.next().map(|origin| origin.to_str().unwrap_or_default());
-        let is_own = |origin: &str| origin.strip_prefix("http://").is_some_and(|of| self.is_ours(of));
+        let is_own =
+            |origin: &str| origin.strip_prefix("http://").is_some_and(|of| is_own_host(self.address, of));
         if origins.next().is_some() || origin.is_some_and(|origin| !is_own(origin)) {
             return Err((StatusCode::FORBIDDEN, "this endpoint does not answer to pages of other origins"));
         }
@@ -55,13 +57,6 @@ impl Gate {
         }
         let why = "this endpoint wants its secret: use the address that `ringfence mcp --listen` printed";
         Err((StatusCode::UNAUTHORIZED, why))
-    }
-
-    fn is_ours(&self, host: &str) -> bool {
-        let (own, port) = (self.address.ip().to_string(), self.address.port());
-        let (name, given) =
-            host.rsplit_once(':').filter(|(_, port)| !port.ends_with(']')).unwrap_or((host, "80"));
-        ["127.0.0.1", "localhost", "[::1]", &own].contains(&name) && given == port.to_string()
     }
 }
 

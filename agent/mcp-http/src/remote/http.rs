@@ -7,9 +7,9 @@ use super::{
 use reqwest::{
     Client, Method, Response, StatusCode,
     header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue},
-    redirect,
 };
 use ringfence_credentials::Secret;
+use ringfence_http::client::within_origin;
 use std::time::Duration;
 use url::Url;
 
@@ -17,8 +17,6 @@ use url::Url;
 const CONNECT_TIME: Duration = Duration::from_secs(20);
 /// How long a server may say nothing at all: calls may take long, and servers keep connections open by comments.
 pub(super) const QUIET: Duration = Duration::from_secs(3600);
-/// Most redirects within an origin.
-const REDIRECTS: usize = 5;
 
 /// The header with a session's id.
 pub(super) const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
@@ -150,21 +148,10 @@ pub(super) fn kind(response: &Response) -> String {
         .to_ascii_lowercase()
 }
 
-/// The client. A redirect is followed only within the origin, and only where it keeps the method: credentials go where the user
-/// said, and nowhere else.
+/// The client.
 fn client(url: &Url) -> Result<Client, Error> {
     // Whoever came first has set it: there is one provider.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let redirects = redirect::Policy::custom(|attempt| {
-        let keeps =
-            matches!(attempt.status(), StatusCode::TEMPORARY_REDIRECT | StatusCode::PERMANENT_REDIRECT);
-        let stays = attempt.previous().first().is_some_and(|from| from.origin() == attempt.url().origin());
-        if keeps && stays && attempt.previous().len() <= REDIRECTS {
-            attempt.follow()
-        } else {
-            attempt.stop()
-        }
-    });
     let mut builder = Client::builder();
     if url.scheme() == "http" {
         // A proxy, which the environment may name, would get all of it in the clear. For https it only passes bytes on.
@@ -176,7 +163,7 @@ fn client(url: &Url) -> Result<Client, Error> {
         .tcp_nodelay(true)
         .tcp_keepalive(Duration::from_secs(30))
         .tcp_user_timeout(None)
-        .redirect(redirects)
+        .redirect(within_origin())
         .http1_only()
         .build()
         .map_err(Error::Client)

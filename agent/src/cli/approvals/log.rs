@@ -1,16 +1,13 @@
 //! `ringfence approvals log`: who gave, revoked and ended approvals of more than one call.
 
-use crate::cli::output::{self, word};
-use anyhow::bail;
+use crate::cli::{
+    ledger::{self, Shown},
+    output::word,
+};
 use ringfence_base::{clock::rfc3339, escape::line as printable};
-use ringfence_client::{places::Places, sessions as client};
+use ringfence_client::places::Places;
 use ringfence_session::ledger::{ChangedApproval, Entry};
-use ringfence_wire::mcp::{McpReply, McpRequest};
-use serde_json::json;
 use std::process::ExitCode;
-
-/// Rows of the ledger that are asked for at once.
-const PAGE: u32 = 1000;
 
 /// Lists who gave, revoked and ended approvals of more than one call, and when.
 ///
@@ -28,32 +25,10 @@ pub(crate) struct Args {
 
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let places = Places::on_record(args.db.as_deref())?;
-    let mut after = 0;
-    loop {
-        let request = McpRequest::Table { table: "ledger".to_owned(), after, limit: PAGE, as_text: false };
-        let McpReply::Rows { rows: page } = client::ask(&places, &request)? else {
-            bail!("the auditor sent an unexpected answer");
-        };
-        let Some(last) = page.last().and_then(|row| row["_rowid"].as_i64()) else {
-            return Ok(ExitCode::SUCCESS);
-        };
-        after = last;
-        let mut text = String::new();
-        for row in &page {
-            // What is no entry `ringfence audit verify` reports.
-            let entry = row["entry"].as_str().and_then(|entry| serde_json::from_str(entry).ok());
-            let Some(Entry::Approval(change)) = entry else { continue };
-            if args.json {
-                let mut line = json!(*change);
-                line["uid"] = row["uid"].clone();
-                line["at"] = rfc3339(change.at).into();
-                text += &format!("{line}\n");
-            } else {
-                text += &describe(&change);
-            }
-        }
-        output::print(&text)?;
-    }
+    ledger::print(&places, args.json, |entry| match entry {
+        Entry::Approval(change) => Some(Shown { at: change.at, text: describe(&change), entry: change }),
+        _ => None,
+    })
 }
 
 fn describe(change: &ChangedApproval) -> String {

@@ -1,7 +1,10 @@
 //! `ringfence mcp rules list`, `add`, `edit` and so on: the rules of the database.
 
 use super::exceptions;
-use crate::cli::output::{self, agreed, word};
+use crate::cli::{
+    ledger::{self, Shown},
+    output::{self, agreed, word},
+};
 use anyhow::{Context, bail};
 use clap::builder::PossibleValuesParser;
 use ringfence_base::{clock::rfc3339, escape::line as printable};
@@ -17,9 +20,6 @@ use std::{
     io::{self, Write},
     process::ExitCode,
 };
-
-/// Rows of the ledger that are asked for at once.
-const PAGE: u32 = 1000;
 
 /// Which database, and how to print.
 #[derive(Debug, clap::Args)]
@@ -439,31 +439,10 @@ fn list(source: &Source) -> anyhow::Result<ExitCode> {
 }
 
 fn log(source: &Source) -> anyhow::Result<ExitCode> {
-    let places = places(source)?;
-    let mut after = 0;
-    loop {
-        let request = McpRequest::Table { table: "ledger".to_owned(), after, limit: PAGE, as_text: false };
-        let page = rows(&places, &request)?;
-        let Some(last) = page.last().and_then(|row| row["_rowid"].as_i64()) else {
-            return Ok(ExitCode::SUCCESS);
-        };
-        after = last;
-        let mut text = String::new();
-        for row in &page {
-            // What is no entry `ringfence audit verify` reports.
-            let entry = row["entry"].as_str().and_then(|entry| serde_json::from_str(entry).ok());
-            let Some(Entry::Rule(change)) = entry else { continue };
-            if source.json {
-                let mut line = json!(*change);
-                line["uid"] = row["uid"].clone();
-                line["at"] = rfc3339(change.at).into();
-                text += &format!("{line}\n");
-            } else {
-                text += &describe_change(&change);
-            }
-        }
-        output::print(&text)?;
-    }
+    ledger::print(&places(source)?, source.json, |entry| match entry {
+        Entry::Rule(change) => Some(Shown { at: change.at, text: describe_change(&change), entry: change }),
+        _ => None,
+    })
 }
 
 /// One change: who did what and when, the rule before and after or its places.

@@ -2,11 +2,10 @@
 
 use crate::cli::{exit::Exit, output::agreed};
 use anyhow::{Context, bail};
-use ringfence_base::escape::line as printable;
+use ringfence_base::{difference, escape::line as printable};
 use ringfence_files::{Access, Dir, Meta, ResolvedPath};
 use ringfence_interceptor::wrap::{self, Client, Left, PrivateFile, Store};
 use ringfence_session::{journal::sha256, line::MAX_CONFIG};
-use similar::{ChangeTag, TextDiff};
 use std::{
     ffi::OsString,
     fs,
@@ -179,15 +178,10 @@ impl Store for PrivateFiles {
 /// Prints the lines that differ.
 fn show(old: &str, new: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
-    for change in TextDiff::from_lines(old, new).iter_all_changes() {
-        let sign = match change.tag() {
-            ChangeTag::Delete => "-",
-            ChangeTag::Insert => "+",
-            ChangeTag::Equal => continue,
-        };
+    for (is_new, line) in difference::changed(old, new) {
+        let sign = if is_new { "+" } else { "-" };
         // The author of a project's file may try to hide a line with control characters; show them escaped.
-        let line = change.value();
-        let text = line.strip_suffix('\n').unwrap_or(line);
+        let text = line.strip_suffix('\n').unwrap_or(&line);
         let text: Vec<String> = text.trim_end_matches('\r').split('\t').map(printable).collect();
         writeln!(out, "{sign}{}", text.join("\t"))?;
     }
