@@ -14,6 +14,32 @@ export function el(tag, attributes = {}, ...children) {
 
 export const byId = (id) => document.getElementById(id);
 
+/** What each child of a list was painted from. */
+const painted = new WeakMap();
+
+/**
+ * Gives `place` one child for each item. A child whose item is as it was is not touched, so that a click that has begun on it
+ * counts and the focus stays: `key` names what an item is about, `paint` makes its element.
+ */
+export function fill(place, items, key, paint) {
+  const old = new Map([...place.children].map((child) => [painted.get(child)?.key, child]));
+  const made = items.map((item) => {
+    const of = { key: key(item), text: JSON.stringify(item) };
+    const was = old.get(of.key);
+    if (was && painted.get(was).text === of.text) return was;
+    const child = paint(item);
+    painted.set(child, of);
+    return child;
+  });
+  const stays = new Set(made);
+  [...place.childNodes].forEach((child) => stays.has(child) || child.remove());
+  let next = place.firstChild;
+  for (const child of made) {
+    if (child === next) next = next.nextSibling;
+    else place.insertBefore(child, next);
+  }
+}
+
 // Controls, bidirectional overrides and invisible characters: they make a name look like another one.
 const INVISIBLE =
   /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\uffff]|[\u{e0000}-\u{e0fff}\u{1bca0}-\u{1bca3}\u{1d173}-\u{1d17a}]|[\ud800-\udfff]/gu;

@@ -2,7 +2,7 @@
 
 import { ask } from "./api.js";
 import { trying } from "./app.js";
-import { badge, byId, duration, el, empty, risk, shown, summary, timeOf, visible } from "./dom.js";
+import { badge, byId, duration, el, empty, fill, risk, shown, summary, timeOf, visible } from "./dom.js";
 import { href, place } from "./place.js";
 
 /** How it is known that calls belong together. */
@@ -48,13 +48,17 @@ export function receive(message) {
 
 async function load() {
   const { session } = place();
-  const list = await trying(() =>
+  const found = await trying(() =>
     session ? ask(`/api/sessions/${encodeURIComponent(session)}/intents`) : ask("/api/intents", { limit: 50 }));
   const place_ = byId("intents");
-  if (!list || !place_) return;
-  place_.replaceChildren(...(list.length ? list.map(paint) : [
+  if (!found || !place_) return;
+  if (found.length) {
+    fill(place_, found, (intent) => intent.id, paint);
+    return;
+  }
+  place_.replaceChildren(
     empty("No intent yet", "An intent begins with a tool call. Calls that the client says are for the same thing, or that follow within five seconds, join it."),
-  ]));
+  );
 }
 
 function paint(intent) {

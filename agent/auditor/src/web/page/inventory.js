@@ -2,7 +2,7 @@
 
 import { ask, post, send } from "./api.js";
 import { stats, trying } from "./app.js";
-import { block, byId, command, el, empty, shown, timeOf, visible } from "./dom.js";
+import { block, byId, command, el, empty, fill, shown, timeOf, visible } from "./dom.js";
 import { place } from "./place.js";
 
 /** Between two looks, milliseconds: news may come in hundreds. */
@@ -68,12 +68,14 @@ async function load() {
       el("span", {}, "A server is on record when an MCP client starts it through ", command("ringfence mcp"), ".")));
     return;
   }
-  const head = ["Server", "Version", "Tools", "Calls", "Waits", "Odd", "First seen", "Last seen", "Last change", "Command", ""];
-  table.replaceChildren(
-    el("table", { class: "servers" }, el("caption", { class: "hidden" }, "Servers, those first that were seen last"),
-      el("thead", {}, el("tr", {}, head.map((name) => el("th", { scope: "col" }, name)))),
-      el("tbody", {}, servers.map(line))),
-  );
+  if (!table.querySelector("table")) {
+    const head = ["Server", "Version", "Tools", "Calls", "Waits", "Odd", "First seen", "Last seen", "Last change", "Command", ""];
+    table.replaceChildren(
+      el("table", { class: "servers" }, el("caption", { class: "hidden" }, "Servers, those first that were seen last"),
+        el("thead", {}, el("tr", {}, head.map((name) => el("th", { scope: "col" }, name)))), el("tbody")),
+    );
+  }
+  fill(table.querySelector("tbody"), servers, (server) => server.id, line);
 }
 
 function showPending(waiting) {

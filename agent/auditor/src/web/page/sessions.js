@@ -2,7 +2,7 @@
 
 import { ask } from "./api.js";
 import { trying } from "./app.js";
-import { byId, command, duration, el, empty, risk, shown, timeOf, visible } from "./dom.js";
+import { byId, command, duration, el, empty, fill, risk, shown, timeOf, visible } from "./dom.js";
 import { place } from "./place.js";
 
 /** Characters of a long standard error that are shown, of its beginning and of its end each. */
@@ -124,12 +124,14 @@ async function load() {
       el("span", {}, "A session begins when an MCP client starts a server through ", command("ringfence mcp"), ".")));
     return;
   }
-  const head = ["Server", "State", "Started", "Lasted", "Client", "Calls", "Flagged", "Highest", "Stderr", "Command"];
-  table.replaceChildren(
-    el("table", { class: "sessions" }, el("caption", { class: "hidden" }, "Sessions, newest first"),
-      el("thead", {}, el("tr", {}, head.map((name) => el("th", { scope: "col" }, name)))),
-      el("tbody", {}, list.map(line))),
-  );
+  if (!table.querySelector("table")) {
+    const head = ["Server", "State", "Started", "Lasted", "Client", "Calls", "Flagged", "Highest", "Stderr", "Command"];
+    table.replaceChildren(
+      el("table", { class: "sessions" }, el("caption", { class: "hidden" }, "Sessions, newest first"),
+        el("thead", {}, el("tr", {}, head.map((name) => el("th", { scope: "col" }, name)))), el("tbody")),
+    );
+  }
+  fill(table.querySelector("tbody"), list, (session) => session.id, line);
 }
 
 function state(session) {
