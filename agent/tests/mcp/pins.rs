@@ -285,7 +285,10 @@ fn an_odd_description_raises_the_risk_until_it_is_approved() {
         client.call(&id.to_string(), "read_it");
         assert_eq!(client.out.line(), answered(&id.to_string()));
         let calls = home.calls(&[]);
-        calls.iter().any(|call| !call["risk_reasons"].to_string().contains("flagged_description")).then_some(())
+        calls
+            .iter()
+            .any(|call| !call["risk_reasons"].to_string().contains("flagged_description"))
+            .then_some(())
     });
     assert!(client.end().success());
     assert!(verified(&home, 1));

@@ -28,8 +28,9 @@ create_proxy({'mcpServers': {'echo': {'command': sys.argv[1], 'args': []}}}, nam
 
 /// Measures `ringfence mcp` around a compiled echo server: latency, throughput, start, memory, and the dashboard's list.
 ///
-/// Beside it, in turns and in the same run: the server alone, `tee | server | tee`, and the FastMCP proxy. A figure is the
-/// median of the rounds; what is compared is taken round by round, so that whatever else the machine does falls on all.
+/// Beside it, in turns and in the same run: the server alone, `tee | server | tee`, a recorder that does the least that any
+/// one must (a strict parse, two hashes and a write for each line: the floor), and the FastMCP proxy. A figure is the median
+/// of the rounds; what is compared is taken round by round, so that whatever else the machine does falls on all.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  cargo xtask bench mcp > table.md\n  \
                         cargo xtask bench mcp --rounds 3 --calls 300 --only latency\n  \
@@ -81,6 +82,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     };
     build::package_binary("ringfence-vm-tests", "mcp-echo", "release")?;
     let echo = target().join("release/mcp-echo");
+    build::example("ringfence-session", "floor", "test-support", "release")?;
     let dir = tempfile::tempdir().context("cannot make a directory for the databases")?;
     let ways = ways(&ringfence, &echo, dir.path(), args)?;
     let mut table = Table::default();
@@ -107,6 +109,7 @@ fn ways(ringfence: &Path, echo: &Path, dir: &Path, args: &Args) -> Result<Vec<Wa
     let copy = dir.join("copy").display().to_string();
     let echo = echo.display().to_string();
     let db = dir.join("audit.db").display().to_string();
+    let floor = target().join("release/examples/floor").display().to_string();
     let tee = format!("tee '{copy}.in' | '{echo}' | tee '{copy}.out'");
     let mut ways = vec![
         Way::new("direct", &[&echo], 1),
@@ -127,6 +130,7 @@ fn ways(ringfence: &Path, echo: &Path, dir: &Path, args: &Args) -> Result<Vec<Wa
             ],
             1,
         ),
+        Way::new("floor", &[&floor, &format!("{copy}.chain"), &echo], 1),
     ];
     if !args.without_fastmcp {
         let python = fastmcp()?;
@@ -217,7 +221,7 @@ fn throughput(ways: &[Way], args: &Args, table: &mut Table) -> Result<()> {
     let calls = 20 * args.calls;
     say(&format!("throughput: {} rounds of {calls} calls each", args.rounds.div_ceil(2)));
     let mut rates: Vec<Vec<f64>> = vec![Vec::new(); ways.len()];
-    let mut against_tee = Vec::new();
+    let (mut against_tee, mut against_floor) = (Vec::new(), Vec::new());
     for _ in 0..args.rounds.div_ceil(2) {
         for (index, way) in ways.iter().enumerate() {
             let calls = (calls / (way.slower * way.slower)).max(100);
@@ -231,12 +235,15 @@ fn throughput(ways: &[Way], args: &Args, table: &mut Table) -> Result<()> {
             peer.end()?;
         }
         against_tee.extend(rates[2].last().zip(rates[1].last()).map(|(own, tee)| own / tee));
+        against_floor.extend(rates[2].last().zip(rates[3].last()).map(|(own, floor)| floor / own));
     }
     for (way, rates) in ways.iter().zip(rates) {
         table.add("calls a second, pipelined", way.name, figures::median(rates.into_iter()));
     }
     table.add("throughput, to tee's", "ringfence", figures::median(against_tee.into_iter()));
-    table.aim("throughput, to tee's", "ringfence", "at least 0.9");
+    let name = "a call pipelined, floor's throughput to ours";
+    table.add(name, "ringfence", figures::median(against_floor.into_iter()));
+    table.aim(name, "ringfence", "at most 1.3");
     Ok(())
 }
 
