@@ -5,8 +5,6 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use std::borrow::Cow;
 
-/// The key of a message's `_meta` that says which protocol it is of, since 2026-07-28.
-pub const VERSION_KEY: &str = "io.modelcontextprotocol/protocolVersion";
 /// Longest protocol version that is believed to be one, in bytes.
 const MAX_VERSION: usize = 64;
 /// Longest session id that is taken, in bytes.
@@ -25,6 +23,13 @@ pub struct Message<'a> {
     pub params: Option<&'a RawValue>,
     #[serde(borrow, default)]
     result: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    error: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+struct Code {
+    code: i64,
 }
 
 #[derive(Deserialize)]
@@ -130,6 +135,11 @@ impl<'a> Message<'a> {
     /// Of an answer: its result, as it stands.
     pub fn result(&self) -> Option<&'a RawValue> {
         self.result
+    }
+
+    /// Of an answer that is an error: its code.
+    pub fn error_code(&self) -> Option<i64> {
+        serde_json::from_str::<Code>(self.error?.get()).ok().map(|error| error.code)
     }
 
     /// Of an answer: what it answers.

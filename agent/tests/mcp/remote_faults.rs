@@ -1,11 +1,18 @@
 //! `ringfence mcp --url`: what a reviewer found to go wrong, each with its control.
 
 use crate::{
-    http_server::HttpServer,
+    http_server::{HttpServer, Reply},
     remote::{begin, call, done, initialize, initialized, line, manners},
     support::{Client, Home},
 };
 use serde_json::{Value, json};
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
 
 const TOKEN: &str = "tok-3f9a8b7c6d5e4f30";
 
@@ -68,7 +75,7 @@ fn ordinary_headers_stay_in_messages_and_credentials_do_not() {
 }
 
 #[test]
-fn a_request_that_was_called_off_is_not_sent_and_its_id_is_free() {
+fn the_id_of_a_request_that_was_called_off_is_free() {
     let server = HttpServer::start(|request, reply| {
         if !manners(request, reply) {
             reply.json(done(&request.json()["id"]).to_string());
@@ -136,5 +143,87 @@ fn a_redirect_says_where_to() {
         answer.contains("https://other.example/x, another origin") && !answer.contains("s3cr3t"),
         "{answer}"
     );
+    assert!(client.end().success());
+}
+
+fn not_found(reply: &mut Reply, code: i64) {
+    let error = json!({"jsonrpc": "2.0", "id": 8, "error": {"code": code, "message": "not here"}});
+    reply.whole("404 Not Found", &[("Content-Type", "application/json")], error.to_string());
+}
+
+#[test]
+fn a_server_that_says_not_found_of_a_method_keeps_its_session() {
+    let server = HttpServer::start(|request, reply| match request.json()["id"].as_u64() {
+        Some(8) => not_found(reply, -32601),
+        Some(9) => reply.json(done(&json!(9)).to_string()),
+        _ => assert!(manners(request, reply), "{request:?}"),
+    });
+    let home = Home::new();
+    let mut client = begin(&home, &server.url(), &[]);
+    // The control: `a_lost_session_ends_whatever_id_its_error_has`.
+    client.send(line(&call(8, "read_it")));
+    let answer = client.out.line();
+    assert!(answer.contains("-32601") && answer.contains("not here"), "{answer}");
+    client.send(line(&call(9, "read_it")));
+    assert_eq!(client.out.line(), line(&done(&json!(9))));
+    assert!(client.end().success());
+}
+
+#[test]
+fn a_server_that_knows_no_get_keeps_its_session_and_one_that_forgot_it_loses_it() {
+    for was_open in [false, true] {
+        let gets = AtomicUsize::new(0);
+        let server = HttpServer::start(move |request, reply| match request.method.as_str() {
+            "GET" if was_open && gets.fetch_add(1, Ordering::Relaxed) == 0 => {
+                reply.events();
+                reply.raw("retry: 1\ndata: {\"jsonrpc\":\"2.0\",\"method\":\"n\"}\n\n");
+                reply.end();
+            }
+            "GET" => reply.whole("404 Not Found", &[("Content-Type", "text/html")], "Cannot GET /mcp"),
+            _ if request.json()["id"] == 1 => reply.json(done(&json!(1)).to_string()),
+            _ => assert!(manners(request, reply), "{request:?}"),
+        });
+        let home = Home::new();
+        let mut client = begin(&home, &server.url(), &[]);
+        server.wait_for("the first GET", |request| request.method == "GET");
+        if was_open {
+            assert!(client.out.line().contains("\"n\""));
+            assert_eq!(client.wait().code(), Some(1));
+            assert!(client.errors.rest().contains("does not know this session"));
+        } else {
+            // Its answer may still be under way: what says that the session goes on is that none of these fails.
+            for _ in 0..20 {
+                client.send(line(&call(1, "read_it")));
+                assert_eq!(client.out.line(), line(&done(&json!(1))));
+            }
+            assert!(client.end().success());
+        }
+    }
+}
+
+#[test]
+fn a_server_that_answers_no_notification_holds_a_call_up_once() {
+    let first = Arc::new(Mutex::new(None));
+    let since = Arc::clone(&first);
+    let server = HttpServer::start(move |request, reply| match request.asks() {
+        asks if asks.starts_with("notifications/") => {
+            since.lock().expect("whole").get_or_insert_with(Instant::now);
+            reply.until_closed();
+        }
+        asks if asks == "tools/call" => {
+            // Each is waited for for ten seconds.
+            let since = since.lock().expect("whole").expect("notifications came first");
+            let is_soon = since.elapsed() < Duration::from_secs(40);
+            reply.json(done(&json!(if is_soon { "soon" } else { "late" })).to_string());
+        }
+        _ => assert!(manners(request, reply), "{request:?}"),
+    });
+    let home = Home::new();
+    let mut client = begin(&home, &server.url(), &[]);
+    for _ in 0..8 {
+        client.send(line(&json!({"jsonrpc": "2.0", "method": "notifications/roots/list_changed"})));
+    }
+    client.send(line(&call("soon", "read_it")));
+    assert_eq!(client.out.line(), line(&done(&json!("soon"))));
     assert!(client.end().success());
 }

@@ -17,7 +17,7 @@ use std::{
     collections::HashMap,
     io::{self, Write as _},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
+    time::{Duration, Instant},
 };
 use tokio::{
     sync::{mpsc, oneshot},
@@ -30,9 +30,13 @@ use tokio_util::sync::CancellationToken;
 const MAX_OPEN: usize = 256;
 /// Most bytes of an answer that HTTP calls an error.
 const MAX_REFUSAL: usize = 64 << 10;
+/// JSON-RPC's code of an error that says there is no such method.
+const NO_METHOD: i64 = -32601;
 /// How long a notification, or an answer of the client's, is waited for before the next line is looked at.
 const IN_ORDER: Duration = Duration::from_secs(10);
-/// How long a call that was called off may still be answered.
+/// How long a call that was called off may still be answered, and a server need say that it has a notification; with a second
+/// for each so many bytes of it.
+const SLOW: u64 = 64 << 10;
 const CALLED_OFF: Duration = Duration::from_secs(30);
 /// How long open requests may take when the client is done, and then the end of the session: less than the interceptor waits.
 const LAST_ANSWERS: Duration = Duration::from_millis(1500);
@@ -74,6 +78,8 @@ struct State {
     open: HashMap<Id, Open>,
     last: u64,
     listens: bool,
+    /// The last notification, or answer of the client's, was waited for in vain.
+    silent: bool,
     /// Cancelled when `initialize` is answered, by the server or by us.
     begun: CancellationToken,
 }
@@ -121,8 +127,19 @@ pub(super) struct Session {
 struct Tasks {
     /// Requests of the client's.
     requests: JoinSet<()>,
-    /// All else.
+    /// Notifications and answers of the client's, and the stream of what the server says unasked.
     others: JoinSet<()>,
+    /// What ends requests that were called off.
+    timers: JoinSet<()>,
+}
+
+impl Tasks {
+    /// Forgets those that are over.
+    fn forget(&mut self) {
+        for tasks in [&mut self.requests, &mut self.others, &mut self.timers] {
+            while tasks.try_join_next().is_some() {}
+        }
+    }
 }
 
 /// How a session ended.
@@ -173,7 +190,7 @@ impl Session {
     pub(super) async fn run(self: &Arc<Self>, mut lines: mpsc::Receiver<Vec<u8>>) -> End {
         let mut tasks = Tasks::default();
         let end = loop {
-            while tasks.requests.try_join_next().is_some() || tasks.others.try_join_next().is_some() {}
+            tasks.forget();
             tokio::select! {
                 biased;
                 () = self.lost.cancelled() => break End::Lost,
@@ -190,6 +207,7 @@ impl Session {
         }
         tasks.requests.shutdown().await;
         tasks.others.shutdown().await;
+        tasks.timers.shutdown().await;
         let open: Vec<Id> = self.state().open.drain().map(|(id, _)| id).collect();
         if self.lost.is_cancelled() {
             for id in open {
@@ -218,7 +236,10 @@ impl Session {
         // What cannot be read, and passes all the same (`--lenient`), may be a request.
         let ids = if messages.is_empty() { line::request_ids(&line) } else { Vec::new() };
         let mut room = self.rooms.one();
+        let is_told = ids.is_empty() && messages.iter().all(|message| message.request_id().is_none());
         let prepared = match room.set(line.capacity()) {
+            // A server that takes none of them.
+            Ok(()) if is_told && tasks.others.len() >= MAX_OPEN => Err(Failure::TooMany(MAX_OPEN)),
             Ok(()) => self.prepare(&messages, &ids, room),
             Err(_) => Err(Failure::Busy),
         };
@@ -236,16 +257,17 @@ impl Session {
                 return;
             }
         };
-        if let Some(id) = messages.iter().find_map(Message::cancels) {
+        for id in messages.iter().filter_map(Message::cancels) {
             let number = self.state().open.get(&id).map(|open| open.number);
             if sent.stateless {
                 // Closing the stream says it.
                 number.into_iter().for_each(|number| self.state().call_off(&id, number));
-                return;
-            }
-            if let Some(number) = number.filter(|_| tasks.others.len() < MAX_OPEN) {
+                if let [_] = messages.as_slice() {
+                    return;
+                }
+            } else if let Some(number) = number.filter(|_| tasks.timers.len() < MAX_OPEN) {
                 let session = Arc::clone(self);
-                tasks.others.spawn(async move {
+                tasks.timers.spawn(async move {
                     time::sleep(CALLED_OFF).await;
                     session.state().call_off(&id, number);
                 });
@@ -269,16 +291,42 @@ impl Session {
             }
             return;
         }
-        // In the client's order.
         let (done, is_done) = oneshot::channel::<()>();
         tasks.others.spawn(async move {
-            session.carry(sent).await;
+            session.tell(sent).await;
             drop(done);
             if starts {
                 session.listen_once().await;
             }
         });
-        let _ = time::timeout(IN_ORDER, is_done).await;
+        self.in_order(is_done).await;
+    }
+
+    /// Sends a line without a request. A server that does not say that it has it is not waited for without end.
+    async fn tell(&self, sent: Sent) {
+        let begun = Instant::now();
+        let most = CALLED_OFF + Duration::from_secs(sent.body.len() as u64 / SLOW);
+        if time::timeout(most, self.carry(sent)).await.is_err() {
+            self.say("the remote server did not say that a notification or an answer arrived");
+        } else if begun.elapsed() < IN_ORDER {
+            self.state().silent = false;
+        }
+    }
+
+    /// Waits until a line without a request has arrived, so that the next comes behind it: not for a server that let us wait in
+    /// vain the last time.
+    async fn in_order(&self, is_done: oneshot::Receiver<()>) {
+        let most = if self.state().silent { Duration::ZERO } else { IN_ORDER };
+        tokio::select! {
+            biased;
+            () = self.lost.cancelled() => {}
+            () = self.out.closed() => {}
+            waited = time::timeout(most, is_done) => {
+                if waited.is_err() {
+                    self.state().silent = true;
+                }
+            }
+        }
     }
 
     /// What goes with a line's messages; opens its requests. `ids` are those of requests that cannot be read.
@@ -361,8 +409,10 @@ impl Session {
                 self.say(&format!("a notification or an answer did not arrive: {failure}"));
             }
             for (id, _, number) in waiting.0 {
+                // As in `deliver`.
+                let Ok(slot) = self.out.reserve().await else { break };
                 if self.state().close(&id, number).is_some() {
-                    self.answer_failed(&id, &failure).await;
+                    slot.send(Some((self.failed(&id, &failure), self.rooms.one())));
                 }
             }
         }
@@ -410,10 +460,17 @@ impl Session {
         }
         let is_json = http::kind(&response) == "application/json";
         if is_json && let Ok((body, _room)) = self.whole(response, MAX_REFUSAL).await {
-            let answers = answered(&body);
-            if answers.iter().any(|id| waiting.0.iter().any(|(open, ..)| open == id)) {
+            let ours = |answer: &Message<'_>| {
+                answer.answers().is_some_and(|id| waiting.0.iter().any(|(open, ..)| *open == id))
+            };
+            let answers = Message::all(&body);
+            if answers.iter().any(ours) {
+                // Of a method that a server does not have, some say it with this status, too. Whatever else it says, there is
+                // no session any more.
+                let is_lost = is_lost
+                    && !answers.iter().any(|answer| ours(answer) && answer.error_code() == Some(NO_METHOD));
+                drop(answers);
                 self.deliver(body, Some(waiting)).await?;
-                // Whatever it says, there is no session any more.
                 return if is_lost { Err(Failure::Lost) } else { Ok(()) };
             }
             // Servers that did not get so far as to read the id.
@@ -456,6 +513,8 @@ impl Session {
             .map_err(|secrets::Long| Failure::Long(self.limit))?;
         let line = one_line(message).ok_or(Failure::NotAMessage)?;
         room.set(line.capacity())?;
+        // What is closed is sent, too: nothing may end this between the two.
+        let slot = self.out.reserve().await.map_err(|_| Failure::Gone)?;
         let mut begun = None;
         if let Some(waiting) = waiting {
             let answers = answered(&line);
@@ -481,9 +540,9 @@ impl Session {
                 }
             }
         }
-        let sent = self.out.send(Some((line, room))).await;
+        slot.send(Some((line, room)));
         begun.into_iter().for_each(|begun| begun.cancel());
-        sent.map_err(|_| Failure::Gone)
+        Ok(())
     }
 
     /// A text of our own, which may repeat what the server sent.
@@ -492,9 +551,13 @@ impl Session {
         clean.map_or_else(|secrets::Long| String::new(), |clean| String::from_utf8_lossy(&clean).into_owned())
     }
 
-    pub(super) async fn answer_failed(&self, id: &Id, failure: &Failure) {
-        let answer = Failure::answer(&self.clean(&failure.to_string()), id);
-        let _ = self.out.send(Some((answer, self.rooms.one()))).await;
+    /// The answer to a request that has no other.
+    fn failed(&self, id: &Id, failure: &Failure) -> Vec<u8> {
+        Failure::answer(&self.clean(&failure.to_string()), id)
+    }
+
+    async fn answer_failed(&self, id: &Id, failure: &Failure) {
+        let _ = self.out.send(Some((self.failed(id, failure), self.rooms.one()))).await;
     }
 
     /// Carries what the server says unasked, from now on.
@@ -516,3 +579,6 @@ fn under(id: &Id, body: &[u8]) -> Option<Vec<u8>> {
         .filter(|error| is_nobodys && error.get("code").is_some_and(serde_json::Value::is_i64))?;
     Some(id.answer("error", error).into_bytes())
 }
+
+#[cfg(test)]
+mod tests;

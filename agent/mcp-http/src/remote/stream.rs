@@ -90,19 +90,24 @@ impl Session {
 
     /// Carries what the server says unasked, for as long as there is a session. Servers need not offer it.
     pub(super) async fn listen(&self) {
-        let (mut events, mut failures, mut quiet) = (Events::new(self.limit), 0, 0_u32);
+        let (mut events, mut failures, mut quiet, mut was_open) = (Events::new(self.limit), 0, 0_u32, false);
         while failures < LISTENS {
             let (begun, before) = (Instant::now(), events.last_id().map(str::to_owned));
             let mut came = false;
             let why = match self.resume(events.last_id()).await {
-                Ok(mut response) => match self.read(&mut response, &mut events, None, &mut came).await {
-                    Ok(Ended::Answered | Ended::Cut(_)) => None,
-                    Err(Failure::Gone) => return,
-                    Err(failure) => Some(failure),
-                },
+                Ok(mut response) => {
+                    was_open = true;
+                    match self.read(&mut response, &mut events, None, &mut came).await {
+                        Ok(Ended::Answered | Ended::Cut(_)) => None,
+                        Err(Failure::Gone) => return,
+                        Err(failure) => Some(failure),
+                    }
+                }
                 // It has none.
                 Err(Failure::Status(StatusCode::METHOD_NOT_ALLOWED)) => return,
-                Err(Failure::Lost) => return self.lose(),
+                Err(Failure::Lost) if was_open => return self.lose(),
+                // Nor has one that knows POST alone. Whether there is a session, the next message shows.
+                Err(Failure::Lost) => return,
                 Err(failure) if failure.passes() => None,
                 Err(failure) => Some(failure),
             };
