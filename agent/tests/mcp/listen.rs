@@ -273,6 +273,86 @@ fn a_session_that_does_nothing_ends() {
     assert_eq!(ask(), 404);
 }
 
+/// Whether a stream ends, with nothing but events without data in it.
+fn ends(mut answer: Answer) -> bool {
+    let mut line = String::new();
+    while answer.reading.read_line(&mut line).expect("a line") > 0 && line.trim_end() != "0" {
+        assert!(!line.contains("jsonrpc"), "{line}");
+        line.clear();
+    }
+    true
+}
+
+#[test]
+fn a_session_whose_calls_were_called_off_or_left_alone_ends() {
+    let home = Home::new();
+    let server = r#"while IFS= read -r line; do printf '%s\n' "$line" >> "$1"; case "$line" in
+      *initialize*) printf '%s\n' '{"jsonrpc":"2.0","id":0,"result":{"protocolVersion":"2025-06-18"}}';;
+      *read_now*) printf '%s\n' '{"jsonrpc":"2.0","id":6,"result":{"content":[]}}';;
+    esac; done"#;
+    let options = ["--idle-timeout", "10"];
+    let endpoint =
+        Endpoint::start(&home, &options, &["--", "sh", "-c", server, "kept", &home.text("received.log")]);
+    let received = |what: &str| {
+        eventually(what, || String::from_utf8_lossy(&home.received()).contains(what).then_some(()));
+    };
+    let (first, second) = (endpoint.begin(), endpoint.begin());
+    let call =
+        |session: &str, id: u32, tool| endpoint.ask("POST", &[("Mcp-Session-Id", session)], &call(id, tool));
+    let called_off = call(&first, 5, "read_never");
+    received("read_never");
+    let note = json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 5}});
+    let headers = [("Mcp-Session-Id", first.as_str())];
+    assert_eq!(endpoint.ask("POST", &headers, &note.to_string()).status, 202);
+    received("cancelled");
+    assert!(ends(called_off));
+    assert!(call(&first, 6, "read_now").event().1.contains("result"), "the control");
+    assert_eq!(call(&first, 5, "read_now").status, 400, "its answer may still come");
+    let left_alone = call(&second, 5, "read_never_either");
+    received("read_never_either");
+    drop(left_alone);
+    let pid = i32::try_from(endpoint.child.id()).expect("a pid");
+    eventually("its processes are gone", || {
+        let auditors = home.auditors();
+        crate::support::descendants(pid).iter().all(|pid| auditors.contains(pid)).then_some(())
+    });
+    for session in [&first, &second] {
+        assert_eq!(call(session, 7, "read_now").status, 404);
+    }
+}
+
+#[test]
+fn an_answer_that_comes_late_is_not_that_of_the_next_client_with_its_id() {
+    let home = Home::new();
+    let server = r#"while IFS= read -r line; do printf '%s\n' "$line" >> "$1"; case "$line" in
+      *notifications/cancelled*) sleep 2; printf '%s\n' '{"jsonrpc":"2.0","id":0,"result":{"of":"the first"}}';;
+      *'"of":"the second"'*) printf '%s\n' '{"jsonrpc":"2.0","id":0,"result":{"of":"the second"}}';;
+    esac; done"#;
+    let endpoint =
+        Endpoint::start(&home, &[], &["--", "sh", "-c", server, "late", &home.text("received.log")]);
+    let ask = |of: &str| {
+        let meta = json!({"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientInfo": {"name": "c"}, "io.modelcontextprotocol/clientCapabilities": {}});
+        let body = json!({"jsonrpc": "2.0", "id": 0, "method": "resources/list", "params": {"of": of, "_meta": meta}}).to_string();
+        let mut stream = TcpStream::connect(&endpoint.host).expect("a connection");
+        let head = format!("POST {} HTTP/1.1\r\nHost: {}\r\nAccept: */*\r\n", endpoint.path, endpoint.host);
+        let more = "Content-Type: application/json\r\nMCP-Protocol-Version: 2026-07-28\r\nMcp-Method: resources/list\r\n";
+        write!(stream, "{head}{more}Connection: close\r\nContent-Length: {}\r\n\r\n{body}", body.len())
+            .expect("sent");
+        stream
+    };
+    let received = |what: &str| {
+        eventually(what, || String::from_utf8_lossy(&home.received()).contains(what).then_some(()));
+    };
+    let first = ask("the first");
+    received("the first");
+    drop(first);
+    received("\"requestId\":0");
+    let mut answer = String::new();
+    ask("the second").read_to_string(&mut answer).expect("an answer");
+    assert!(answer.contains("200 OK") && answer.contains("the second"), "{answer}");
+    assert!(!answer.contains("the first"), "{answer}");
+}
+
 #[test]
 fn an_address_that_others_reach_is_refused_and_a_port_keeps_its_secret() {
     let home = Home::new();

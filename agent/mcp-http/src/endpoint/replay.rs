@@ -44,6 +44,14 @@ impl Replay {
         let _ = self.room.set(0);
     }
 
+    /// Keeps nothing up to this one.
+    pub(super) fn forget(&mut self, number: u64) {
+        while let Some((_, message)) = self.kept.pop_front_if(|(of, _)| *of <= number) {
+            self.bytes -= message.len();
+        }
+        let _ = self.room.set(self.bytes);
+    }
+
     /// A room beside its own, which holds nothing.
     pub(super) fn no_room(&self) -> Room {
         self.room.beside()

@@ -62,7 +62,7 @@ async fn post(sessions: &Arc<Sessions>, request: Request) -> Result<Response<Bod
     let (parts, body) = request.into_parts();
     request::check_headers(&parts.headers)?;
     let mut room = sessions.rooms.one();
-    let body = time::timeout(BODY, whole(body, sessions.endpoint.max_line, &mut room)).await;
+    let body = time::timeout(BODY, whole(body, sessions, &mut room)).await;
     let late = |_| Err(Refusal::new(StatusCode::REQUEST_TIMEOUT, "the body took too long"));
     let line = one_line(body.unwrap_or_else(late)?)
         .ok_or_else(|| Refusal::new(StatusCode::BAD_REQUEST, "the body is not a JSON-RPC message"))?;
@@ -72,6 +72,7 @@ async fn post(sessions: &Arc<Sessions>, request: Request) -> Result<Response<Bod
         .iter()
         .filter_map(|message| Some((message.request_id()?, message.progress_token())))
         .collect();
+    let cancels: Vec<Id> = messages.iter().filter_map(Message::cancels).collect();
     let ids: Vec<Id> = asks.iter().map(|(id, _)| id.clone()).collect();
     let (session, primes) = match &posted {
         Posted::Begins => (sessions.begin()?, false),
@@ -80,10 +81,11 @@ async fn post(sessions: &Arc<Sessions>, request: Request) -> Result<Response<Bod
     };
     drop(messages);
     if asks.is_empty() {
-        session.notify(line).await.map_err(over)?;
+        session.notify(line, &cancels).await.map_err(over)?;
         return Ok(empty(StatusCode::ACCEPTED));
     }
     let (items, end) = session.request(line, asks, primes).await.map_err(over)?;
+    session.call_off(&cancels);
     if session.is_stateless {
         return Ok(first(items, end, &ids).await);
     }
@@ -96,8 +98,9 @@ async fn post(sessions: &Arc<Sessions>, request: Request) -> Result<Response<Bod
     Ok(response)
 }
 
-/// All of a body of at most `limit` bytes, which `room` holds.
-async fn whole(mut body: Body, limit: usize, room: &mut Room) -> Result<Vec<u8>, Refusal> {
+/// All of a body, which `room` holds.
+async fn whole(mut body: Body, sessions: &Sessions, room: &mut Room) -> Result<Vec<u8>, Refusal> {
+    let limit = sessions.endpoint.max_line;
     let mut all = Vec::new();
     loop {
         let frame = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await;
@@ -109,8 +112,7 @@ async fn whole(mut body: Body, limit: usize, room: &mut Room) -> Result<Vec<u8>,
             return Err(Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, why));
         }
         all.extend_from_slice(&data);
-        let full = |full: Full| Refusal::new(StatusCode::SERVICE_UNAVAILABLE, full.to_string());
-        room.set(all.capacity()).map_err(full)?;
+        sessions.find_room(room, all.capacity()).map_err(full)?;
     }
 }
 
@@ -139,7 +141,8 @@ fn get(sessions: &Arc<Sessions>, headers: &HeaderMap) -> Result<Response<Body>, 
         return Err(Refusal::new(StatusCode::NOT_ACCEPTABLE, "the client must accept text/event-stream"));
     }
     let session = sessions.find(id)?;
-    let stream = session.listen(request::only(headers, &LAST_EVENT)?);
+    let last = request::only(headers, &LAST_EVENT)?;
+    let stream = session.listen(last, |room, bytes| sessions.find_room(room, bytes)).map_err(full)?;
     let none = || Refusal::new(StatusCode::BAD_REQUEST, "there is no such event to resume from");
     Ok(events(stream.ok_or_else(none)?))
 }
@@ -150,6 +153,10 @@ fn delete(sessions: &Arc<Sessions>, headers: &HeaderMap) -> Result<Response<Body
     };
     sessions.end(&*sessions.find(id)?);
     Ok(empty(StatusCode::OK))
+}
+
+fn full(full: Full) -> Refusal {
+    Refusal::new(StatusCode::SERVICE_UNAVAILABLE, full.to_string())
 }
 
 fn over(refused: Refused) -> Refusal {

@@ -7,9 +7,9 @@ use super::{
 };
 use crate::{
     message::{Message, answered},
-    room::{Room, Rooms},
+    room::{Full, Room, Rooms},
 };
-use ringfence_session::line::Id;
+use ringfence_session::{journal::sha256, line::Id};
 use serde_json::json;
 use std::{
     collections::{BTreeMap, HashMap},
@@ -30,6 +30,10 @@ const WAITING: usize = 16;
 const FINISHED: usize = 32;
 /// Most requests that are open at a time.
 const MAX_OPEN: usize = 256;
+/// How long a request that was called off may still be answered: its id is not free until then.
+const CALLED_OFF: Duration = Duration::from_secs(30);
+/// Most of those at a time.
+const MOST_CALLED_OFF: usize = 16 * MAX_OPEN;
 /// The stream of what the server says unasked.
 const UNASKED: u64 = 0;
 
@@ -55,6 +59,11 @@ impl Stream {
     fn new(room: Room, open: usize) -> Self {
         Self { replay: Replay::new(room), sent: 0, live: None, open }
     }
+
+    /// Whether there is a client that reads it, as far as that is known.
+    fn is_read(&self) -> bool {
+        self.live.as_ref().is_some_and(|live| !live.is_closed())
+    }
 }
 
 #[derive(Default)]
@@ -64,6 +73,8 @@ struct State {
     open: HashMap<Id, u64>,
     /// The same by the tokens of their progress.
     tokens: HashMap<Id, u64>,
+    /// Digests of the ids of requests that were called off since, and when: ids may be long.
+    called_off: HashMap<String, Instant>,
     last: u64,
     used: Option<Instant>,
     over: bool,
@@ -96,6 +107,10 @@ pub(super) enum Refused {
     Over,
 }
 
+fn digest(id: &Id) -> String {
+    sha256(id.to_json().as_bytes())
+}
+
 fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -107,7 +122,7 @@ impl Session {
         command: &[OsString],
         (limit, rooms): (usize, Rooms),
         learn: impl Fn(&[u8]) + Send + 'static,
-        make_room: impl Fn() + Send + 'static,
+        find_room: impl Fn(&mut Room, usize) -> Result<(), Full> + Send + 'static,
         over: impl FnOnce() + Send + 'static,
     ) -> io::Result<Self> {
         let state = Arc::new(Mutex::new(State::default()));
@@ -116,7 +131,7 @@ impl Session {
         let own = rooms.clone();
         let deliver = move |line: &[u8]| {
             learn(line);
-            State::deliver(&each, line, is_stateless, (own.one(), &make_room))
+            State::deliver(&each, line, is_stateless, (own.one(), &find_room))
         };
         let child = Child::start(command, limit, deliver, move || {
             State::end(&end, is_stateless, &Refused::Over.to_string());
@@ -125,11 +140,11 @@ impl Session {
         Ok(Self { id, is_stateless, client, child, state, rooms })
     }
 
-    /// How long it has done nothing: no request is open, and no client listens.
+    /// How long it has done nothing: no client asked for anything, and none waits for an answer or listens. A request that is
+    /// open is no sign of one: the server may never answer it.
     pub(super) fn idle(&self) -> Duration {
         let mut state = lock(&self.state);
-        let listens = state.streams.get(&UNASKED).and_then(|stream| stream.live.as_ref());
-        if !state.open.is_empty() || listens.is_some_and(|live| !live.is_closed()) {
+        if state.streams.values().any(Stream::is_read) {
             state.used = Some(Instant::now());
         }
         state.used.map_or(Duration::ZERO, |used| used.elapsed())
@@ -141,14 +156,26 @@ impl Session {
 
     /// Whether requests of these ids can be told apart from those that are open.
     pub(super) fn can_take(&self, ids: &[Id]) -> bool {
-        let state = lock(&self.state);
-        !state.over && ids.iter().all(|id| !state.open.contains_key(id))
+        let mut state = lock(&self.state);
+        !state.over && state.are_free(ids.iter())
     }
 
-    /// Sends what asks for nothing.
-    pub(super) async fn notify(&self, line: Vec<u8>) -> Result<(), Refused> {
+    /// Sends what asks for nothing, and may call off requests.
+    pub(super) async fn notify(&self, line: Vec<u8>, cancels: &[Id]) -> Result<(), Refused> {
         lock(&self.state).used = Some(Instant::now());
-        if self.child.send(line).await { Ok(()) } else { Err(Refused::Over) }
+        if !self.child.send(line).await {
+            return Err(Refused::Over);
+        }
+        self.call_off(cancels);
+        Ok(())
+    }
+
+    /// The client said that it waits for these requests no more. Without sessions its streams' ends say so: there an id may be
+    /// another client's.
+    pub(super) fn call_off(&self, ids: &[Id]) {
+        if !self.is_stateless {
+            lock(&self.state).call_off(ids);
+        }
     }
 
     /// Sends a line with requests; the stream that answers them. `primes`: it begins with an event that says where to resume.
@@ -164,11 +191,11 @@ impl Session {
             if state.over {
                 return Err(Refused::Over);
             }
-            if state.open.len() + asks.len() > MAX_OPEN {
-                return Err(Refused::TooMany);
-            }
-            if asks.iter().any(|(id, _)| state.open.contains_key(id)) {
+            if !state.are_free(asks.iter().map(|(id, _)| id)) {
                 return Err(Refused::Again);
+            }
+            if state.open.len() + asks.len() > MAX_OPEN || state.called_off.len() >= MOST_CALLED_OFF {
+                return Err(Refused::TooMany);
             }
             state.used = Some(Instant::now());
             state.last += 1;
@@ -202,35 +229,53 @@ impl Session {
         Ok((items, end))
     }
 
-    /// The stream of what the server says unasked, or the rest of the one with this event. None: there is no such event.
-    pub(super) fn listen(&self, last: Option<&str>) -> Option<Events> {
-        let (number, after) = match last {
-            Some(last) => read_id(last)?,
-            None => (UNASKED, lock(&self.state).streams.get(&UNASKED)?.sent),
+    /// The stream of what the server says unasked, or the rest of the one with this event. `None`: there is no such event.
+    ///
+    /// # Errors
+    /// [`Full`]: there is no room for what the client missed; it can ask again.
+    pub(super) fn listen(
+        &self,
+        last: Option<&str>,
+        find_room: impl Fn(&mut Room, usize) -> Result<(), Full>,
+    ) -> Result<Option<Events>, Full> {
+        let asked = match last {
+            Some(last) => read_id(last),
+            None => lock(&self.state).streams.get(&UNASKED).map(|stream| (UNASKED, stream.sent)),
         };
+        let Some((number, mut after)) = asked else { return Ok(None) };
+        // Finding room may take what is kept here, and looks at this state: the copy is made before.
+        let mut missed: Vec<(u64, Vec<u8>, Room)> = {
+            let state = lock(&self.state);
+            let Some(stream) = state.streams.get(&number) else { return Ok(None) };
+            stream.replay.after(after).map(|(at, line)| (at, line.to_vec(), self.rooms.one())).collect()
+        };
+        for (at, line, room) in &mut missed {
+            find_room(room, line.len())?;
+            after = *at;
+        }
         let mut state = lock(&self.state);
         state.used = Some(Instant::now());
-        let stream = state.streams.get_mut(&number)?;
-        let missed: Vec<(u64, Vec<u8>)> =
-            stream.replay.after(after).map(|(at, line)| (at, line.to_vec())).collect();
-        let (live, items) = mpsc::channel(WAITING + missed.len());
-        for (at, line) in missed {
+        let Some(stream) = state.streams.get_mut(&number) else { return Ok(None) };
+        for (at, line) in stream.replay.after(after) {
             let mut room = self.rooms.one();
-            if room.set(line.len()).is_err() {
-                break;
-            }
+            room.set(line.len())?;
+            missed.push((at, line.to_vec(), room));
+        }
+        let (live, items) = mpsc::channel(WAITING + missed.len());
+        for (at, line, room) in missed {
             stream.sent = at;
             let _ = live.try_send(Item { id: Some(event_id(number, at)), line, _room: room });
         }
         if number == UNASKED || stream.open > 0 {
             stream.live = Some(live);
         }
-        Some(Events::new(None, items, OnDrop(None)))
+        Ok(Some(Events::new(None, items, OnDrop(None))))
     }
 
-    /// Gives back what only a client that comes back would want.
-    pub(super) fn make_room(&self) {
-        lock(&self.state).make_room();
+    /// Gives back what only a client that comes back would want: what streams that are over had, and if that is not enough
+    /// (`all`), what was sent on the others.
+    pub(super) fn make_room(&self, all: bool) {
+        lock(&self.state).make_room(all);
     }
 
     /// Lets it end, as when a client ends.
@@ -250,10 +295,14 @@ fn cancel(session: &Weak<Session>, number: u64, sent: bool) {
     let Some(session) = session.upgrade().filter(|session| session.is_stateless || !sent) else { return };
     let open: Vec<Id> = {
         let mut state = lock(&session.state);
-        let open = state.open.iter().filter(|(_, of)| **of == number).map(|(id, _)| id.clone()).collect();
+        let open: Vec<Id> =
+            state.open.iter().filter(|(_, of)| **of == number).map(|(id, _)| id.clone()).collect();
+        if sent {
+            state.call_off(&open);
+        }
+        // Of one that was not sent, there is no answer to come.
         state.open.retain(|_, of| *of != number);
-        state.tokens.retain(|_, of| *of != number);
-        state.streams.remove(&number);
+        state.remove(number);
         open
     };
     // Outside of a runtime the endpoint is ending.
@@ -276,24 +325,26 @@ impl State {
         state: &Mutex<Self>,
         line: &[u8],
         is_stateless: bool,
-        (mut room, make_room): (Room, &impl Fn()),
+        (mut room, find_room): (Room, &impl Fn(&mut Room, usize) -> Result<(), Full>),
     ) -> bool {
         if line.trim_ascii().is_empty() {
             return true;
         }
         let since = Instant::now();
-        while room.set(line.len()).is_err() {
+        while find_room(&mut room, line.len()).is_err() {
             if since.elapsed() >= PATIENCE || lock(state).over {
                 Self::end(state, is_stateless, NO_ROOM);
                 return false;
             }
-            make_room();
             thread::sleep(LOOK);
         }
         let (item, live, number, is_done) = {
             let mut state = lock(state);
             let answers = answered(line);
             let of = answers.iter().find_map(|id| state.open.get(id).copied());
+            if of.is_none() && state.is_late(&answers, line) {
+                return true;
+            }
             let number = of.or_else(|| state.asked_for(line)).unwrap_or(UNASKED);
             for id in &answers {
                 if state.open.remove(id).is_some()
@@ -332,10 +383,58 @@ impl State {
         true
     }
 
-    /// Keeps nothing of streams that are over.
-    fn make_room(&mut self) {
-        let over = self.streams.iter_mut().filter(|(number, stream)| **number != UNASKED && stream.open == 0);
-        over.for_each(|(_, stream)| stream.replay.clear());
+    /// Keeps nothing of streams that are over, and of all others (`all`) only what was not sent yet.
+    fn make_room(&mut self, all: bool) {
+        for (number, stream) in &mut self.streams {
+            if *number != UNASKED && stream.open == 0 {
+                stream.replay.clear();
+            } else if all {
+                stream.replay.forget(stream.sent);
+            }
+        }
+    }
+
+    /// Whether no request has one of these ids, or had it and may still be answered.
+    fn are_free<'a>(&mut self, mut ids: impl Iterator<Item = &'a Id>) -> bool {
+        self.called_off.retain(|_, since| since.elapsed() < CALLED_OFF);
+        ids.all(|id| {
+            let is_called_off = !self.called_off.is_empty() && self.called_off.contains_key(&digest(id));
+            !is_called_off && !self.open.contains_key(id)
+        })
+    }
+
+    /// Nobody waits for these requests any more: the server need not answer them, and its answer goes to nobody. A stream that
+    /// has nothing else to answer ends.
+    fn call_off(&mut self, ids: &[Id]) {
+        for id in ids {
+            let Some(number) = self.open.remove(id) else { continue };
+            self.called_off.insert(digest(id), Instant::now());
+            let Some(stream) = self.streams.get_mut(&number) else { continue };
+            stream.open = stream.open.saturating_sub(1);
+            if stream.open == 0 {
+                // Not to be resumed either: clients would come back for an answer again and again.
+                self.remove(number);
+            }
+        }
+    }
+
+    fn remove(&mut self, number: u64) {
+        self.tokens.retain(|_, of| *of != number);
+        self.streams.remove(&number);
+    }
+
+    /// Whether a line answers only what nobody has open, and so is for nobody; the ids that it answers are free now.
+    fn is_late(&mut self, answers: &[Id], line: &[u8]) -> bool {
+        // An error under no id is of what the server could not read.
+        if answers.is_empty() || answers.contains(&Id::Null) {
+            return false;
+        }
+        if !self.called_off.is_empty() {
+            for id in answers {
+                self.called_off.remove(&digest(id));
+            }
+        }
+        !line.trim_ascii_start().starts_with(b"[") || Message::all(line).iter().all(Message::is_response)
     }
 
     /// The stream that what is no answer belongs to, if any: of the request whose progress or subscription it is, else of the
@@ -387,91 +486,4 @@ impl State {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn runtime() -> tokio::runtime::Runtime {
-        tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
-    }
-
-    fn session(is_stateless: bool, script: &str, rooms: &Rooms) -> Arc<Session> {
-        let command = ["sh", "-c", script].map(OsString::from);
-        let id = ("s".to_owned(), is_stateless, String::new());
-        Arc::new(Session::start(id, &command, (1 << 20, rooms.clone()), |_| {}, || {}, || {}).unwrap())
-    }
-
-    fn ask(n: i64) -> Vec<(Id, Option<Id>)> {
-        vec![(Id::parse(&n.to_string()).unwrap(), None)]
-    }
-
-    #[test]
-    fn a_client_that_goes_before_its_request_is_sent_leaves_nothing_open() {
-        for is_stateless in [false, true] {
-            let runtime = runtime();
-            // It reads nothing: the pipe fills, and then a line waits, and another.
-            let session = session(is_stateless, "exec sleep 30 2>/dev/null", &Rooms::new(64 << 20));
-            runtime.block_on(async {
-                let long = vec![b'x'; 1 << 20];
-                let mut went = Vec::new();
-                for n in 0..4 {
-                    let asked = session.request(long.clone(), ask(n), false);
-                    went.push(tokio::time::timeout(Duration::from_millis(300), asked).await);
-                }
-                assert!(went.iter().any(Result::is_err), "one of them was still waiting");
-                for (n, sent) in went.iter().enumerate() {
-                    let is_open = !session.can_take(&[ask(n as i64)[0].0.clone()]);
-                    assert_eq!(is_open, sent.is_ok(), "{n}");
-                }
-            });
-            session.end();
-        }
-    }
-
-    #[test]
-    fn a_cancellation_waits_for_its_turn_and_is_not_lost() {
-        let folder = tempfile::tempdir().unwrap();
-        let (go, got) = (folder.path().join("go"), folder.path().join("got"));
-        let script =
-            format!("while [ ! -e {} ]; do sleep 0.05; done; exec cat > {}", go.display(), got.display());
-        let runtime = runtime();
-        let session = session(true, &script, &Rooms::new(64 << 20));
-        runtime.block_on(async {
-            let mut long = vec![b'x'; 200_000];
-            long.push(b'\n');
-            // One line is being written, one waits; the second client goes.
-            let first = session.request(long.clone(), ask(1), false).await.unwrap();
-            let second = session.request(long.clone(), ask(2), false).await.unwrap();
-            drop(second);
-            std::fs::write(&go, "").unwrap();
-            let since = Instant::now();
-            loop {
-                let text = std::fs::read_to_string(&got).unwrap_or_default();
-                if text.contains("\"requestId\":2") {
-                    break;
-                }
-                assert!(since.elapsed() < Duration::from_secs(60), "the cancellation is lost");
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
-            drop(first);
-        });
-        session.end();
-    }
-
-    #[test]
-    fn streams_that_are_over_give_back_their_room() {
-        let rooms = Rooms::new(1 << 20);
-        let state = Mutex::new(State::default());
-        let mut over = Stream::new(rooms.one(), 0);
-        over.replay.push(vec![0; 900 << 10]);
-        lock(&state).streams.insert(1, over);
-        let (live, mut items) = mpsc::channel(WAITING);
-        let mut open = Stream::new(rooms.one(), 1);
-        open.live = Some(live);
-        lock(&state).streams.insert(2, open);
-        lock(&state).open.insert(ask(7)[0].0.clone(), 2);
-        let line = format!("{{\"id\":7,\"result\":\"{}\"}}\n", "x".repeat(400 << 10));
-        let make_room = || lock(&state).make_room();
-        assert!(State::deliver(&state, line.as_bytes(), false, (rooms.one(), &make_room)));
-        assert_eq!(items.try_recv().unwrap().line, line.as_bytes());
-    }
-}
+mod tests;

@@ -1,7 +1,11 @@
 //! The sessions there are, and when they end.
 
 use super::{Endpoint, request::Refusal, session::Session};
-use crate::{headers::Marks, message::Message, room::Rooms};
+use crate::{
+    headers::Marks,
+    message::Message,
+    room::{Full, Room, Rooms},
+};
 use axum::http::StatusCode;
 use ringfence_session::{journal::sha256, line::Id};
 use std::{
@@ -93,10 +97,9 @@ impl Sessions {
         let marks = Arc::clone(&self.marks);
         let learn = move |line: &[u8]| learn(&marks, line);
         let sessions = Arc::downgrade(self);
-        let make_room = move || {
-            let all =
-                sessions.upgrade().map(|sessions| lock(&sessions.all).values().cloned().collect::<Vec<_>>());
-            all.into_iter().flatten().for_each(|session| session.make_room());
+        let find_room = move |room: &mut Room, bytes| match sessions.upgrade() {
+            Some(sessions) => sessions.find_room(room, bytes),
+            None => room.set(bytes),
         };
         // Whoever comes back without a session is the same client.
         let whose = if is_stateless { sha256(client.as_bytes()) } else { id.clone() };
@@ -108,7 +111,7 @@ impl Sessions {
             &command,
             (*max_line, self.rooms.clone()),
             learn,
-            make_room,
+            find_room,
             over,
         );
         let session = Arc::new(session.map_err(|error| {
@@ -116,6 +119,22 @@ impl Sessions {
         })?);
         all.insert(id, Arc::clone(&session));
         Ok(session)
+    }
+
+    /// Makes a room hold so many bytes, and gives back what only clients that come back would want where it cannot without.
+    ///
+    /// # Errors
+    /// [`Full`]: there are as many under way.
+    pub(super) fn find_room(&self, room: &mut Room, bytes: usize) -> Result<(), Full> {
+        let mut found = room.set(bytes);
+        for all in [false, true] {
+            if found.is_err() {
+                let sessions: Vec<_> = lock(&self.all).values().cloned().collect();
+                sessions.iter().for_each(|session| session.make_room(all));
+                found = room.set(bytes);
+            }
+        }
+        found
     }
 
     /// Ends a session.
