@@ -34,10 +34,10 @@ const MAX_REFUSAL: usize = 64 << 10;
 const NO_METHOD: i64 = -32601;
 /// How long a notification, or an answer of the client's, is waited for before the next line is looked at.
 const IN_ORDER: Duration = Duration::from_secs(10);
-/// How long a call that was called off may still be answered, and a server need say that it has a notification; with a second
-/// for each so many bytes of it.
-const SLOW: u64 = 64 << 10;
+/// How long a call that was called off may still be answered, and how long a server may take to say that it has a notification.
 const CALLED_OFF: Duration = Duration::from_secs(30);
+/// A long notification may take a second more for each so many bytes.
+const SLOW: u64 = 64 << 10;
 /// How long open requests may take when the client is done, and then the end of the session: less than the interceptor waits.
 const LAST_ANSWERS: Duration = Duration::from_millis(1500);
 const GOODBYE: Duration = Duration::from_millis(1000);
@@ -437,8 +437,8 @@ impl Session {
         }
         match http::kind(&response).as_str() {
             "application/json" => {
-                let (body, _room) = self.whole(response, self.limit).await?;
-                self.deliver(body, Some(waiting)).await
+                let (body, room) = self.whole(response, self.limit).await?;
+                self.deliver(body, room, Some(waiting)).await
             }
             "text/event-stream" => self.follow(response, waiting, !sent.stateless).await,
             _ if matches!(status, StatusCode::ACCEPTED | StatusCode::NO_CONTENT) => Ok(()),
@@ -459,7 +459,7 @@ impl Session {
             return Err(failure);
         }
         let is_json = http::kind(&response) == "application/json";
-        if is_json && let Ok((body, _room)) = self.whole(response, MAX_REFUSAL).await {
+        if is_json && let Ok((body, room)) = self.whole(response, MAX_REFUSAL).await {
             let ours = |answer: &Message<'_>| {
                 answer.answers().is_some_and(|id| waiting.0.iter().any(|(open, ..)| *open == id))
             };
@@ -470,7 +470,7 @@ impl Session {
                 let is_lost = is_lost
                     && !answers.iter().any(|answer| ours(answer) && answer.error_code() == Some(NO_METHOD));
                 drop(answers);
-                self.deliver(body, Some(waiting)).await?;
+                self.deliver(body, room, Some(waiting)).await?;
                 return if is_lost { Err(Failure::Lost) } else { Ok(()) };
             }
             // Servers that did not get so far as to read the id.
@@ -478,7 +478,7 @@ impl Session {
                 && let [(id, ..)] = waiting.0.as_slice()
                 && let Some(answer) = under(id, &body)
             {
-                return self.deliver(answer, Some(waiting)).await;
+                return self.deliver(answer, room, Some(waiting)).await;
             }
         }
         Err(if is_lost { Failure::Lost } else { Failure::Status(status) })
@@ -493,21 +493,26 @@ impl Session {
                 Ok(chunk) => chunk.map_err(Failure::within)?,
             };
             let Some(chunk) = chunk else { return Ok((body, room)) };
-            if body.len() + chunk.len() > limit {
+            let long = body.len() + chunk.len();
+            if long > limit {
                 return Err(Failure::Long(limit));
+            }
+            if long > body.capacity() {
+                // Twice as much as often as that is not more than a message may have.
+                body.reserve_exact(long.max(limit.min(2 * body.capacity())) - body.len());
             }
             body.extend_from_slice(&chunk);
             room.set(body.capacity())?;
         }
     }
 
-    /// A message of the server's goes to the client.
+    /// A message of the server's goes to the client. `room`: what it takes, if that is held already.
     pub(super) async fn deliver(
         &self,
         message: Vec<u8>,
+        mut room: Room,
         waiting: Option<&mut Waiting>,
     ) -> Result<(), Failure> {
-        let mut room = self.rooms.one();
         room.set(message.capacity())?;
         let message = secrets::without(&self.server.secrets, message, self.limit)
             .map_err(|secrets::Long| Failure::Long(self.limit))?;

@@ -158,10 +158,14 @@ impl Session {
             };
             let mut messages = Vec::new();
             let fed = events.feed(&chunk, |event| messages.extend(event.message()));
-            room.set(events.held() + messages.iter().map(Vec::len).sum::<usize>())?;
+            let mut held = events.held() + messages.iter().map(Vec::capacity).sum::<usize>();
+            room.set(held)?;
             for message in messages {
                 *came = true;
-                self.deliver(message, waiting.as_deref_mut()).await?;
+                // From here on it is that message's own.
+                held -= message.capacity();
+                room.set(held)?;
+                self.deliver(message, self.rooms.one(), waiting.as_deref_mut()).await?;
             }
             fed?;
             room.set(events.held())?;

@@ -10,13 +10,18 @@ const SOON: Duration = Duration::from_secs(60);
 
 /// A server that answers every request at once, and what it received.
 fn server() -> (Server, Arc<Mutex<Vec<Value>>>) {
+    server_of(&json!({}))
+}
+
+/// The same, with this as every result.
+fn server_of(result: &Value) -> (Server, Arc<Mutex<Vec<Value>>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/mcp", listener.local_addr().unwrap());
     let received = Arc::new(Mutex::new(Vec::new()));
-    let log = Arc::clone(&received);
+    let (log, result) = (Arc::clone(&received), result.clone());
     thread::spawn(move || {
         for mut stream in listener.incoming().flatten() {
-            let log = Arc::clone(&log);
+            let (log, result) = (Arc::clone(&log), result.clone());
             thread::spawn(move || {
                 let mut reading = BufReader::new(stream.try_clone().unwrap());
                 while let Some(body) = body(&mut reading) {
@@ -24,7 +29,7 @@ fn server() -> (Server, Arc<Mutex<Vec<Value>>>) {
                     let one = message.as_array().and_then(|all| all.iter().find(|one| one["id"].is_i64()));
                     let id = one.unwrap_or(&message)["id"].clone();
                     log.lock().unwrap().push(message);
-                    let answer = json!({"jsonrpc": "2.0", "id": id, "result": {}}).to_string();
+                    let answer = json!({"jsonrpc": "2.0", "id": id, "result": result}).to_string();
                     let head = format!("Content-Type: application/json\r\nContent-Length: {}", answer.len());
                     write!(stream, "HTTP/1.1 200 OK\r\n{head}\r\n\r\n{answer}").unwrap();
                 }
@@ -131,5 +136,36 @@ fn an_answer_that_waits_to_be_taken_is_not_lost_with_the_session() {
         assert_eq!(next(&mut outgoing).await["id"], 0);
         assert_eq!(next(&mut outgoing).await["id"], 1);
         assert_eq!(run.await.unwrap(), End::Lost);
+    });
+}
+
+#[test]
+fn an_answer_takes_no_more_room_than_it_has() {
+    let (server, received) = server_of(&json!("x".repeat(600 << 10)));
+    runtime().block_on(async {
+        let (out, mut outgoing) = mpsc::channel(1);
+        let session = Arc::new(Session::new(server, 1 << 20, Rooms::new(4 << 20), out));
+        session.out.send(Some((b"{\"id\":0}".to_vec(), session.rooms.one()))).await.unwrap();
+        let (incoming, lines) = mpsc::channel(16);
+        for id in 1..=4 {
+            incoming.send(ping(id).to_string().into_bytes()).await.unwrap();
+        }
+        let own = Arc::clone(&session);
+        let run = tokio::spawn(async move { own.run(lines).await });
+        let reached = async {
+            while received.lock().unwrap().len() < 4 {
+                time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        time::timeout(SOON, reached).await.unwrap();
+        // All of them are there by now, and wait for their turn.
+        time::sleep(Duration::from_millis(500)).await;
+        assert_eq!(next(&mut outgoing).await["id"], 0);
+        for _ in 1..=4 {
+            let answer = next(&mut outgoing).await;
+            assert!(answer["result"].is_string(), "{}", answer["error"]);
+        }
+        drop(incoming);
+        assert_eq!(run.await.unwrap(), End::Done);
     });
 }
