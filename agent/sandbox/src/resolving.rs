@@ -1,9 +1,6 @@
 //! What a role that speaks HTTPS reads besides its own files: to resolve names, and to check certificates.
 
-use std::{
-    env,
-    path::{Path, PathBuf},
-};
+use std::{env, ffi::OsString, path::PathBuf};
 
 /// What the C library reads to resolve a name, where certificates' roots are, and what the loader finds.
 const PATHS: &[&str] = &[
@@ -26,11 +23,37 @@ const PATHS: &[&str] = &[
     "/dev/null",
 ];
 
-/// Variables that name files of certificates in place of the system's.
-pub const CERTIFICATES: [&str; 2] = ["SSL_CERT_FILE", "SSL_CERT_DIR"];
+/// Variables that name certificates in place of the system's: a file, and directories with colons between them.
+pub const CERTIFICATES: [&str; 2] = [FILE, DIRECTORIES];
+const FILE: &str = "SSL_CERT_FILE";
+const DIRECTORIES: &str = "SSL_CERT_DIR";
 
 /// All of them.
 pub fn paths() -> Vec<PathBuf> {
-    let named = CERTIFICATES.iter().filter_map(|name| env::var_os(name).map(PathBuf::from));
-    PATHS.iter().map(Path::new).map(Path::to_owned).chain(named).collect()
+    PATHS.iter().map(PathBuf::from).chain(named(|name| env::var_os(name))).collect()
+}
+
+/// What the environment names. Nothing between two colons is no directory.
+fn named(variable: impl Fn(&str) -> Option<OsString>) -> Vec<PathBuf> {
+    let file = variable(FILE).map(PathBuf::from);
+    let directories = variable(DIRECTORIES).unwrap_or_default();
+    let directories = env::split_paths(&directories).filter(|path| !path.as_os_str().is_empty());
+    file.into_iter().chain(directories).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    #[test]
+    fn several_directories_of_certificates_may_be_named() {
+        let named = |file: &str, directories: &str| {
+            named(|name| Some(OsString::from(if name == FILE { file } else { directories })))
+        };
+        let paths = ["/a:b", "/c", "/d e"].map(Path::new);
+        assert_eq!(named("/a:b", "/c::/d e:"), paths);
+        assert_eq!(named("/a:b", ""), paths[..1]);
+        assert!(super::named(|_| None).is_empty());
+    }
 }

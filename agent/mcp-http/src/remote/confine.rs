@@ -1,6 +1,6 @@
 //! What the process may still do once it has its credentials: speak to the internet and over the pipes that it was given. No file
-//! but what names are resolved by and certificates are checked with (by Landlock; without it, none is made, moved, removed or
-//! given other permissions), no program, no other process, no socket that listens.
+//! but what names are resolved by and certificates are checked with (by Landlock; without it, all that its user may read, and
+//! none is written to, made, moved, removed or given other permissions), no program, no other process, no socket that listens.
 
 use nix::sys::resource::{Resource, setrlimit};
 use ringfence_sandbox::{
@@ -92,21 +92,38 @@ pub(super) fn enter(messages: usize) -> Result<bool, Error> {
 }
 
 fn calls() -> Result<seccomp::Policy, seccomp::Error> {
-    Ok(seccomp::Policy::worker_list()?.without(NEEDLESS).signalling_only(std::process::id()))
+    let calls = seccomp::Policy::worker_list()?.without(NEEDLESS);
+    Ok(calls.signalling_only(std::process::id()).opening_to_read_only())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::{fs, os::unix::fs::PermissionsExt as _, thread};
+    use std::{
+        fs,
+        os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _},
+        thread,
+    };
 
     #[test]
-    fn files_keep_their_permissions_names_and_attributes() {
+    fn files_keep_what_they_hold_their_permissions_and_names() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("key");
         fs::write(&file, "k").unwrap();
+        let opened = |path: &std::path::Path, how: &mut fs::OpenOptions| how.open(path).is_ok();
         let tried = |path: &std::path::Path| {
             [
+                opened(path, fs::OpenOptions::new().write(true)),
+                opened(path, fs::OpenOptions::new().append(true)),
+                opened(path, fs::OpenOptions::new().read(true).write(true)),
+                // Neither needs to be opened for writing.
+                opened(path, fs::OpenOptions::new().read(true).custom_flags(nix::libc::O_TRUNC)),
+                opened(
+                    &path.with_extension("new"),
+                    fs::OpenOptions::new().read(true).custom_flags(nix::libc::O_CREAT),
+                ),
+                fs::write(path, "other").is_ok(),
+                fs::File::create(path.with_extension("created")).is_ok(),
                 fs::set_permissions(path, fs::Permissions::from_mode(0o777)).is_ok(),
                 fs::rename(path, path.with_extension("moved")).is_ok(),
                 fs::create_dir(path.with_extension("made")).is_ok(),
@@ -118,11 +135,11 @@ mod tests {
             let run = || {
                 nix::sys::prctl::set_no_new_privs().unwrap();
                 seccomp::Filter::compile(&calls().unwrap()).unwrap().load().unwrap();
-                (tried(&file), fs::read(&file).is_ok())
+                (tried(&file), fs::read(&file).ok())
             };
             scope.spawn(run).join().unwrap()
         });
-        assert_eq!(inside, ([false; 4], true));
-        assert_eq!(tried(&file), [true; 4], "the control");
+        assert_eq!(inside, ([false; 11], Some(b"k".to_vec())));
+        assert_eq!(tried(&file), [true; 11], "the control");
     }
 }

@@ -1,6 +1,6 @@
 //! What a filter says, as data: read from the TOML files that ship or from an OCI profile, compiled in `super`.
 
-use nix::errno::Errno;
+use nix::{errno::Errno, libc};
 use serde::Deserialize;
 
 /// What happens to a call.
@@ -175,14 +175,28 @@ impl Policy {
 
     /// The same, where threads are signalled: those of this process only. Landlock has a scope for signals since 6.12, and a
     /// user's workers are all that user's.
-    pub fn signalling_only(mut self, process: u32) -> Policy {
-        const CALL: &str = "tgkill";
+    pub fn signalling_only(self, process: u32) -> Policy {
+        self.only_where("tgkill", &Arg { index: 0, test: Test::OneOf(vec![process]) })
+    }
+
+    /// The same, where files are opened: for reading only, and none is made or emptied. Where a kernel has no Landlock, this holds.
+    pub fn opening_to_read_only(self) -> Policy {
+        let flags = (libc::O_ACCMODE | libc::O_CREAT | libc::O_TRUNC).cast_unsigned();
+        let test = Test::Masked { mask: flags, values: vec![libc::O_RDONLY.cast_unsigned()] };
+        self.only_where("open", &Arg { index: 1, test: test.clone() })
+            .only_where("openat", &Arg { index: 2, test })
+    }
+
+    /// The same, where a call is permitted: under this condition, too.
+    fn only_where(mut self, call: &str, arg: &Arg) -> Policy {
         let mut own = Vec::new();
-        for rule in self.rules.iter_mut().filter(|rule| rule.syscalls.iter().any(|call| call == CALL)) {
-            rule.syscalls.retain(|call| call != CALL);
-            let args = vec![Arg { index: 0, test: Test::OneOf(vec![process]) }];
-            own.push(Rule { syscalls: vec![CALL.to_owned()], args, ..rule.clone() });
+        let is_about = |rule: &&mut Rule| rule.action.permits() && rule.syscalls.iter().any(|each| each == call);
+        for rule in self.rules.iter_mut().filter(is_about) {
+            rule.syscalls.retain(|each| each != call);
+            let args = rule.args.iter().chain([arg]).cloned().collect();
+            own.push(Rule { syscalls: vec![call.to_owned()], args, ..rule.clone() });
         }
+        self.rules.retain(|rule| !rule.syscalls.is_empty());
         self.rules.extend(own);
         self
     }
