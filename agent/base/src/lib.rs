@@ -9,7 +9,7 @@
 //! | `remote_headers` | headers that go to a remote MCP server: how many, and which nobody may set |
 //! | `quota/` | how much each user may have of what users share |
 //! | `paths`, `home` | where things are on this host; the user's home directory |
-//! | `sockets`, `loopback` | an agent's socket in a directory of its own; a listening port on loopback |
+//! | `sockets`, `loopback` | an agent's socket in a directory of its own; a listening port on loopback, and which hosts are that |
 //! | `client` | the client's end of the core's sockets |
 //! | `watch` | notices that profiles changed |
 //! | `lock` | one daemon at a time |

@@ -2,7 +2,7 @@
 
 use std::{
     io,
-    net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket},
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket},
 };
 
 /// Ports that are tried after one that is taken, before any free one is.
@@ -15,6 +15,17 @@ const TRIES: u32 = 64;
 /// is dropped, and tried again after a second, two, four: whoever has a token would wait for chance beside those who fill
 /// the 128 of the standard library. With room, they are accepted in their order. The kernel has a bound of its own below it.
 const WAITING: i32 = 1 << 14;
+
+/// Whether a host, as it stands in an address, is this machine's own loopback: `localhost`, `127.0.0.1` and its like, `[::1]`. A
+/// name that only begins or ends so is none.
+pub fn is_name(host: &str) -> bool {
+    let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+    host == "localhost"
+        || match bare {
+            Some(bare) => bare.parse::<Ipv6Addr>().is_ok_and(|ip| ip.is_loopback()),
+            None => host.parse::<Ipv4Addr>().is_ok_and(|ip| ip.is_loopback()),
+        }
+}
 
 /// Listens on this port of 127.0.0.1.
 ///
@@ -73,6 +84,18 @@ mod tests {
         let address = listener.local_addr().unwrap();
         assert_eq!(beside.local_addr().unwrap(), address);
         assert!(TcpListener::bind(address).is_err() && UdpSocket::bind(address).is_err());
+    }
+
+    #[test]
+    fn names_of_loopback_are_told_from_names_like_them() {
+        for host in ["localhost", "127.0.0.1", "127.9.9.9", "[::1]"] {
+            assert!(is_name(host), "{host}");
+        }
+        for host in
+            ["", "localhost.example", "127.0.0.1.example", "10.0.0.1", "[::2]", "::1", "[127.0.0.1]", "[::1"]
+        {
+            assert!(!is_name(host), "{host}");
+        }
     }
 
     #[test]

@@ -2,9 +2,12 @@
 //! a process's arguments or variables is anybody's to read.
 
 use reqwest::header::HeaderName;
-use ringfence_base::remote_headers;
+use ringfence_base::{loopback, remote_headers};
 use ringfence_credentials::{Secret, Source};
-use ringfence_redact::misplaced::{Name, address};
+use ringfence_redact::{
+    REDACTED,
+    misplaced::{self, Name},
+};
 use serde::{Deserialize, Serialize};
 use std::{fmt, path::PathBuf, str::FromStr};
 use url::Url;
@@ -19,7 +22,7 @@ pub enum Error {
     #[error("the address of the remote server is no URL; write https://HOST/PATH")]
     NoUrl,
     /// Not a scheme of MCP's.
-    #[error("{0}: only https, and http where nobody can listen, can be used")]
+    #[error("{0}: use https, or http to this machine")]
     Scheme(String),
     /// In the clear.
     #[error(
@@ -64,7 +67,8 @@ pub enum CredentialSource {
 }
 
 impl CredentialSource {
-    fn source(&self) -> Source {
+    /// The same, as credentials are read.
+    pub fn source(&self) -> Source {
         match self.clone() {
             Self::Env(name) => Source::Env(name),
             Self::File(path) => Source::File(path),
@@ -96,7 +100,7 @@ pub struct Header {
 /// Not a header and its source. What was written is not shown: it may be the credential.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "expected NAME=env:VARIABLE, NAME=file:PATH or NAME=credential:NAME: a value is never given itself, since others can read a process's arguments"
+    "expected NAME=env:VARIABLE, NAME=file:PATH or NAME=credential:NAME: the value itself never goes on the command line, since others can read a process's arguments"
 )]
 pub struct NotAHeader;
 
@@ -152,7 +156,7 @@ impl Config {
         url.set_fragment(None);
         match url.scheme() {
             "https" => {}
-            "http" if is_loopback(&url) || self.insecure_http => {}
+            "http" if url.host_str().is_some_and(loopback::is_name) || self.insecure_http => {}
             "http" => return Err(Error::Clear(address(&url))),
             _ => return Err(Error::Scheme(address(&url))),
         }
@@ -184,9 +188,10 @@ impl Config {
         url.host_str().unwrap_or("server").to_owned()
     }
 
-    /// Its address without what may be a secret, for the record.
-    pub fn shown(url: &Url) -> String {
-        address(url)
+    /// Its address without what may be a secret, for the record. `is_secret`: as a whole, so that only where the server is
+    /// stays.
+    pub fn shown(url: &Url, is_secret: bool) -> String {
+        if is_secret { url.origin().ascii_serialization() } else { address(url) }
     }
 
     /// The headers that go to it in every request, with their credentials read.
@@ -212,13 +217,13 @@ impl Config {
     }
 }
 
-fn is_loopback(url: &Url) -> bool {
-    match url.host() {
-        Some(url::Host::Domain(name)) => name == "localhost",
-        Some(url::Host::Ipv4(ip)) => ip.is_loopback(),
-        Some(url::Host::Ipv6(ip)) => ip.is_loopback(),
-        None => false,
-    }
+/// An address as it may be shown: without a user, a password and a query, and without what may be a secret in its path.
+pub(crate) fn address(url: &Url) -> String {
+    let clean = |part| if misplaced::may_be_secret(part) { REDACTED } else { part };
+    let path: Vec<&str> = url.path().split('/').map(clean).collect();
+    let mut shown = url.clone();
+    shown.set_path(&path.join("/"));
+    misplaced::address(&shown)
 }
 
 #[cfg(test)]
@@ -270,7 +275,8 @@ mod tests {
             .checked()
             .unwrap_err()
             .to_string();
-        for shown in [Config::shown(&url), Config::name(&url), refused, twice, format!("{:?}", config(text))]
+        for shown in
+            [Config::shown(&url, false), Config::name(&url), refused, twice, format!("{:?}", config(text))]
         {
             assert!(
                 !shown.contains("hunter2") && !shown.contains("s3cr3t") && !shown.contains("me:"),
@@ -278,7 +284,14 @@ mod tests {
             );
         }
         assert_eq!(Config::name(&url), "h.example");
-        assert_eq!(Config::shown(&url), "https://h.example/mcp");
+        assert_eq!(Config::shown(&url, false), "https://h.example/mcp");
+        assert_eq!(Config::shown(&url, true), "https://h.example");
+        let key = "6f9619ff-8b86-d011-b42d-00c04fc964ff";
+        let url = config(&format!("https://h.example:8443/s/{key}/mcp/")).checked().unwrap();
+        assert_eq!(Config::shown(&url, false), "https://h.example:8443/s/[redacted]/mcp/");
+        assert_eq!(Config::shown(&url, true), "https://h.example:8443");
+        let refused = config(&format!("http://h.example/{key}")).checked().unwrap_err().to_string();
+        assert!(!refused.contains(key) && refused.contains("h.example"), "{refused}");
     }
 
     #[test]

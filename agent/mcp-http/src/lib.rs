@@ -13,7 +13,7 @@
 //! | `headers` | the headers that repeat parts of a message, in the protocol of 2026-07-28. Pure |
 //! | `room` | how many bytes of answers are held at a time |
 //! | `endpoint/` | the other way round: an endpoint on loopback, for clients that speak HTTP |
-//! | `remote/` | the process: `role` confines it, `session` carries messages, `answer` reads what comes, `stream` resumes it |
+//! | `remote/` | the process: `role` starts it, `confine` confines it, `http` sends, `session` carries messages, `stream` reads and resumes event streams, `secrets` takes credentials out of what comes back, `failure` says what went wrong |
 
 // A path may be somebody else's by the time it is used: files by descriptor (`ringfence-files`). Tests set their scenes.
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]

@@ -16,7 +16,7 @@ mod forms;
 mod json;
 mod judge;
 pub mod misplaced;
-mod names;
+pub mod names;
 mod plain;
 mod rules;
 mod scan;

@@ -10,6 +10,9 @@ const LONG_RUN: usize = 20;
 /// The same of hex digits alone.
 const LONG_HEX: usize = 32;
 
+/// Shortest part of an address's path that may be a secret though it has one kind of letters only, bytes.
+const LONG_SEGMENT: usize = 16;
+
 /// A text without what is a credential by its shape, or looks like one.
 pub fn shown(text: &str) -> Cow<'_, str> {
     let text = redact(text);
@@ -38,6 +41,13 @@ fn is_key_like(run: &str) -> bool {
         || (run.len() >= LONG_HEX
             && run.bytes().all(|byte| byte.is_ascii_hexdigit())
             && has(u8::is_ascii_digit))
+}
+
+/// Whether a part of the path of a remote server's address may be a secret: a key by its looks, an id that nobody could guess.
+/// Some providers give each user an address instead of a key.
+pub fn may_be_secret(segment: &str) -> bool {
+    let is_long = segment.len() >= LONG_SEGMENT && segment.bytes().any(|byte| byte.is_ascii_digit());
+    is_long || shown(segment) != segment
 }
 
 /// What a configuration names: a variable, a credential of systemd's.
@@ -132,6 +142,16 @@ mod tests {
                 let text = as_address(&url.replace('K', key));
                 assert!(!text.contains(key), "{text}");
             }
+        }
+    }
+
+    #[test]
+    fn parts_of_a_path_may_be_secrets() {
+        for part in KEYS.iter().chain(&["6f9619ff-8b86-d011-b42d-00c04fc964ff", "a8f3k2j1m9x0q7w5"]) {
+            assert!(may_be_secret(part), "{part}");
+        }
+        for part in ["", "mcp", "v1", "2025-06-18", "model-context-protocol", "pull_requests"] {
+            assert!(!may_be_secret(part), "{part}");
         }
     }
 

@@ -10,7 +10,7 @@ pub(crate) const ROOTS: &[&str] = &[
 
 /// How sure a name makes that its value is a secret.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Surety {
+pub enum Surety {
     /// It is none.
     None,
     /// It is one if it looks random.
@@ -28,7 +28,7 @@ const SECRET_WORDS: &[&str] = &[
     "credential", "credentials", "apikey", "jwt", "pin", "otp", "totp", "cvv", "cvc", "dsn", "bearer",
     "psk", "pgpassword", "sessionid", "requirepass", "mnemonic",
 ];
-/// Ends of words that were written together.
+/// Words that were written together, or end in such.
 #[rustfmt::skip]
 const SECRET_ENDS: &[&str] = &[
     "password", "passwd", "passphrase", "token", "secret", "apikey", "secretkey", "privatekey",
@@ -105,7 +105,7 @@ pub(crate) const LONGEST: usize = 128;
 const MOST_WORDS: usize = 8;
 
 /// What a name says of its value.
-pub(crate) fn judge(name: &str) -> Surety {
+pub fn judge(name: &str) -> Surety {
     if name.is_empty() || name.len() > LONGEST {
         return Surety::None;
     }
@@ -153,8 +153,8 @@ fn meaning(words: &[&str], is_shouted: bool) -> Surety {
 fn means_secret(words: &[&str]) -> bool {
     let ends = |word: &str| {
         SECRET_ENDS.iter().any(|end| {
-            word.len() > end.len()
-                && word.get(word.len() - end.len()..).is_some_and(|tail| tail.eq_ignore_ascii_case(end))
+            let at = word.len().checked_sub(end.len());
+            at.and_then(|at| word.get(at..)).is_some_and(|tail| tail.eq_ignore_ascii_case(end))
         })
     };
     let is_pair = |first: &str, second: &str| {
@@ -260,6 +260,8 @@ mod tests {
             "DB_PASS",
             "csrf_token",
             "secrets",
+            "accesskey",
+            "PHPSESSID",
         ] {
             assert_eq!(judge(name), Surety::Secret, "{name}");
         }

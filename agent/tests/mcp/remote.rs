@@ -351,7 +351,10 @@ fn credentials_go_to_the_server_and_nowhere_else() {
             .all(|r| r.header("authorization") == format!("Bearer {TOKEN}") && r.header("x-key") == KEY)
     );
     let record = json!([home.journal(), home.calls(&[])]).to_string() + &client.errors.rest();
-    assert!(record.contains("127.0.0.1"), "the address is on record");
+    let url = server.url();
+    let origin = url.strip_suffix("/mcp").expect("a path");
+    assert!(record.contains(origin), "where the server is is on record");
+    assert!(!record.contains(&url), "of an address that is kept in a file, nothing else: {record}");
     assert!(!record.contains(TOKEN) && !record.contains(KEY) && !record.contains("s3cr3t"), "{record}");
     // A file that others can read is no place for a credential.
     fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).expect("its mode");

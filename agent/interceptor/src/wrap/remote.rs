@@ -4,10 +4,10 @@
 //! each in a private file that the new entry names. A configuration is no place for them, and neither are arguments.
 
 use super::{Edit, Found, Left, Server, Text, named, quoted, values};
-use ringfence_base::remote_headers;
+use ringfence_base::{loopback, remote_headers};
+use ringfence_redact::misplaced;
 use ringfence_session::journal::sha256;
 use std::{
-    net::Ipv4Addr,
     ops::Range,
     path::{Path, PathBuf},
 };
@@ -262,18 +262,16 @@ fn authority(url: &str) -> &str {
 fn is_loopback(authority: &str) -> bool {
     let host = authority.rsplit('@').next().unwrap_or_default();
     let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
-    host == "[::1]"
-        || name == "[::1]"
-        || name == "localhost"
-        || name.parse::<Ipv4Addr>().is_ok_and(|ip| ip.is_loopback())
+    loopback::is_name(if host.ends_with(']') { host } else { name })
 }
 
 /// Whether an address may hold a secret: a user, a password, a query, or a path with what looks like a key.
 fn is_secret(url: &str) -> bool {
     let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
     let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
-    let long = |part: &str| part.len() >= 16 && part.bytes().any(|byte| byte.is_ascii_digit());
-    host.contains(['@', '?', '#']) || path.contains(['?', '#']) || path.split('/').any(long)
+    host.contains(['@', '?', '#'])
+        || path.contains(['?', '#'])
+        || path.split('/').any(misplaced::may_be_secret)
 }
 
 impl From<Remote> for Found {

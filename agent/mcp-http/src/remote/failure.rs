@@ -1,9 +1,8 @@
 //! Why a message has no answer of the server's, in words for whoever sent it.
 
-use crate::{headers, room::Full, sse};
+use crate::{config::address, headers, room::Full, sse};
 use reqwest::{Response, StatusCode, header::LOCATION};
 use ringfence_base::error::root;
-use ringfence_redact::misplaced::address;
 use ringfence_session::line::Id;
 use serde_json::json;
 use url::Url;

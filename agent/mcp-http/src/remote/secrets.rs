@@ -5,29 +5,20 @@
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use memchr::memmem::Finder;
+use percent_encoding::percent_decode_str;
 use ringfence_credentials::Secret;
-use ringfence_redact::{REDACTED, misplaced};
+use ringfence_redact::{
+    REDACTED, misplaced,
+    names::{Surety, judge},
+};
 use std::{collections::BTreeSet, fmt};
 use url::Url;
 
 /// Shortest secret that is looked for: what is shorter is in every text.
 const MIN: usize = 8;
-/// Words in the name of a header, a cookie or a parameter whose value is a secret whatever it looks like.
-const NAMES: [&str; 11] = [
-    "auth",
-    "authorization",
-    "cookie",
-    "credential",
-    "credentials",
-    "jwt",
-    "key",
-    "pat",
-    "pwd",
-    "sig",
-    "signature",
-];
-/// What such a name ends with where its words are not apart.
-const ENDS: [&str; 5] = ["apikey", "accesskey", "token", "secret", "password"];
+/// Words anywhere in the name of a header, a cookie or a parameter whose value is a secret whatever it looks like, beside those
+/// that are one of a secret wherever they stand.
+const WORDS: [&str; 5] = ["auth", "key", "pat", "sig", "signature"];
 
 /// What is looked for.
 pub(super) struct Needle(Finder<'static>);
@@ -64,8 +55,13 @@ pub(super) fn of(url: &Url, headers: &[(String, Secret)]) -> Vec<Needle> {
             found.extend(pair.split_once(':').map(|(_, password)| password.to_owned()));
         }
     }
-    for part in [url.username(), url.password().unwrap_or_default()] {
-        found.extend([part.to_owned(), decoded(part)]);
+    let (user, password) = (url.username(), url.password().unwrap_or_default());
+    if !user.is_empty() || !password.is_empty() {
+        for part in [user, password] {
+            found.extend([part.to_owned(), decoded(part)]);
+        }
+        // As the HTTP client sends the two.
+        found.insert(BASE64_STANDARD.encode(format!("{}:{}", decoded(user), decoded(password))));
     }
     for pair in url.query().unwrap_or_default().split('&') {
         let (name, value) = pair.split_once('=').unwrap_or(("", pair));
@@ -75,7 +71,7 @@ pub(super) fn of(url: &Url, headers: &[(String, Secret)]) -> Vec<Needle> {
         }
     }
     for segment in url.path_segments().into_iter().flatten() {
-        if if_secret("", &decoded(segment)).is_some() {
+        if misplaced::may_be_secret(&decoded(segment)) {
             found.extend([segment.to_owned(), decoded(segment)]);
         }
     }
@@ -93,29 +89,16 @@ pub(super) fn of(url: &Url, headers: &[(String, Secret)]) -> Vec<Needle> {
 
 /// The value, if it is a secret by its name or by its looks.
 fn if_secret(name: &str, value: &str) -> Option<String> {
-    let name = name.to_ascii_lowercase();
     let mut words = name.split(|c: char| !c.is_ascii_alphanumeric());
-    let named = words.any(|word| NAMES.contains(&word) || ENDS.iter().any(|end| word.ends_with(end)));
+    let is_sure =
+        |word: &str| WORDS.iter().any(|own| own.eq_ignore_ascii_case(word)) || judge(word) >= Surety::Secret;
+    let named = judge(name) > Surety::None || words.any(is_sure);
     (named || misplaced::shown(value) != value).then(|| value.to_owned())
 }
 
 /// Without the percent signs of an address.
 fn decoded(text: &str) -> String {
-    let (mut out, mut rest) = (Vec::with_capacity(text.len()), text.as_bytes());
-    while let Some((first, behind)) = rest.split_first() {
-        let digits = behind.get(..2).and_then(|two| std::str::from_utf8(two).ok());
-        match digits.and_then(|two| u8::from_str_radix(two, 16).ok()).filter(|_| *first == b'%') {
-            Some(byte) => {
-                out.push(byte);
-                rest = behind.get(2..).unwrap_or_default();
-            }
-            None => {
-                out.push(*first);
-                rest = behind;
-            }
-        }
-    }
-    String::from_utf8_lossy(&out).into_owned()
+    percent_decode_str(text).decode_utf8_lossy().into_owned()
 }
 
 /// A message without them, in time that grows with its length alone.
@@ -162,11 +145,14 @@ mod tests {
         let key = "0123456789abcdef0123456789abcdef";
         let found = needles(
             &format!(
-                "https://us3rt0ken:p%40ssw0rd1@h.example/{key}/mcp?api_key=s3cr3t-q%2Fuery&mode=properties"
+                "https://us3rt0ken:p%40ssw0rd1@h.example/{key}/6f9619ff-8b86-d011/mcp?api_key=s3cr3t-q%2Fuery&mode=properties"
             ),
             &[
                 ("Authorization", "Bearer tok/en+12345"),
-                ("Cookie", "sid=S1S1S1S1S1; theme=darkdarkdark; auth_token=\"S2S2S2S2\""),
+                (
+                    "Cookie",
+                    "sid=S1S1S1S1S1; theme=darkdarkdark; auth_token=\"S2S2S2S2\"; PHPSESSID=S3S3S3S3; sessionid=S4S4S4S4",
+                ),
                 ("X-Api-Key", "plain-word"),
             ],
         );
@@ -179,7 +165,13 @@ mod tests {
             "s3cr3t-q/uery",
             "tok/en+12345",
             "tok\\/en+12345",
+            "S1S1S1S1S1",
             "S2S2S2S2",
+            "S3S3S3S3",
+            "S4S4S4S4",
+            "6f9619ff-8b86-d011",
+            // us3rt0ken:p@ssw0rd1
+            "dXMzcnQwa2VuOnBAc3N3MHJkMQ==",
             "plain-word",
         ] {
             assert_eq!(cleaned(&found, &format!("a {secret} b")), "a [redacted] b", "{secret}");

@@ -11,6 +11,7 @@ use crate::{
     problem::{At, Wrong},
     sections::{LlmSection, Located, McpSection},
 };
+use ringfence_base::loopback;
 use ringfence_credentials::Source;
 use ringfence_redact::misplaced;
 use std::{
@@ -395,7 +396,7 @@ pub(crate) fn address(text: &str) -> Result<Url, &'static str> {
         Ok(url) if url.query().is_some() || url.fragment().is_some() => Err("it has a query or a fragment"),
         Ok(url) => match url.scheme() {
             "https" => Ok(url),
-            "http" if is_loopback(&url) => Ok(url),
+            "http" if url.host_str().is_some_and(loopback::is_name) => Ok(url),
             "http" => Err(
                 "http is for loopback only, since it would send the credential over the network in the clear",
             ),
@@ -411,10 +412,4 @@ fn url(located: &Located<String>, wrong: &mut Vec<Problem>) -> Option<Url> {
             wrong.push(Problem::new(located.at.clone(), Wrong::Url { url, why }));
         })
         .ok()
-}
-
-fn is_loopback(url: &Url) -> bool {
-    let Some(host) = url.host_str() else { return false };
-    let host = host.trim_start_matches('[').trim_end_matches(']');
-    host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }

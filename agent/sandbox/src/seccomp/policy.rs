@@ -190,7 +190,8 @@ impl Policy {
     /// The same, where a call is permitted: under this condition, too.
     fn only_where(mut self, call: &str, arg: &Arg) -> Policy {
         let mut own = Vec::new();
-        let is_about = |rule: &&mut Rule| rule.action.permits() && rule.syscalls.iter().any(|each| each == call);
+        let is_about =
+            |rule: &&mut Rule| rule.action.permits() && rule.syscalls.iter().any(|each| each == call);
         for rule in self.rules.iter_mut().filter(is_about) {
             rule.syscalls.retain(|each| each != call);
             let args = rule.args.iter().chain([arg]).cloned().collect();

@@ -149,7 +149,7 @@ fn intercept(args: &ServerArgs, remote: Option<Remote>, signals: SigSet) -> anyh
     let command = remote.as_ref().map_or_else(|| Ok(args.command.clone()), |_| Remote::command())?;
     let places = state::Places::locate(args.db.as_deref())?;
     // An auditor that this process starts outlives it, and has no use for a remote server's credentials.
-    remote.iter().flat_map(Remote::variables).for_each(client::withhold);
+    remote.iter().flat_map(Remote::variables).for_each(|name| client::withhold(&name));
     let had_database = places.daemon.as_ref().is_some_and(|socket| socket.exists()) || places.db.exists();
     let unrecorded = usable(&places).err();
     if let Some(error) = &unrecorded

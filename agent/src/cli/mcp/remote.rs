@@ -86,7 +86,8 @@ impl RemoteArgs {
             max_line: usize::try_from(max_line).unwrap_or(usize::MAX),
         };
         let url = config.checked()?;
-        let words = ["ringfence", "mcp", "--url"].map(str::to_owned).into_iter().chain([Config::shown(&url)]);
+        let shown = Config::shown(&url, self.url_file.is_some());
+        let words = ["ringfence", "mcp", "--url"].map(str::to_owned).into_iter().chain([shown]);
         Ok(Some(Remote { name: Config::name(&url), words: words.collect(), config }))
     }
 
@@ -107,13 +108,9 @@ impl Remote {
     }
 
     /// The variables of the environment that have its credentials, or say where they are.
-    pub(super) fn variables(&self) -> impl Iterator<Item = &str> {
+    pub(super) fn variables(&self) -> impl Iterator<Item = String> {
         let sources = self.config.token.iter().chain(self.config.headers.iter().map(|header| &header.from));
-        sources.filter_map(|source| match source {
-            CredentialSource::Env(name) => Some(name.as_str()),
-            CredentialSource::Credential(_) => Some("CREDENTIALS_DIRECTORY"),
-            CredentialSource::File(_) | CredentialSource::Command(_) => None,
-        })
+        sources.filter_map(|source| source.source().variable().map(str::to_owned))
     }
 
     /// All that tells which server that is: its whole address, and where its credentials are from. It is for a hash, and nothing else.

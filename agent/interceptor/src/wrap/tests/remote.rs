@@ -242,6 +242,24 @@ fn headers_that_would_go_elsewhere_are_not_taken_for_wrapped() {
 }
 
 #[test]
+fn an_address_that_may_hold_a_key_goes_into_a_private_file() {
+    let needs = |path: &str| {
+        let text = format!(r#"{{"mcpServers": {{"a": {{"url": "https://h.example/{path}"}}}}}}"#);
+        let wrapped = rewrite(&text, None, "ringfence", false).expect("servers");
+        wrapped.needs.iter().any(|file| file.name.ends_with(".url"))
+    };
+    for path in [
+        "s/6f9619ff-8b86-d011-b42d-00c04fc964ff/mcp",
+        "a8f3k2j1m9x0q7w5",
+        "ghp_abcdefghijklmnopqrstuvwxyzABCDEFGHIJ",
+        "?k=v",
+    ] {
+        assert!(needs(path), "{path}");
+    }
+    assert!(!needs("mcp/v1/pull_requests"), "the control");
+}
+
+#[test]
 fn a_configuration_is_shown_without_what_remote_servers_are_given() {
     let text = crate::wrap::shown(REMOTE, None);
     assert!(!text.contains("s3cr3t") && !text.contains("t0k3n") && text.contains("\"[redacted]\""), "{text}");
