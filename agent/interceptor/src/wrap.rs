@@ -7,6 +7,7 @@ mod json;
 mod remote;
 mod toml;
 
+use remote::Spare;
 pub use remote::{Empty, PrivateFile, Store};
 
 // A basic string of TOML as it is written there is one of JSON, too.
@@ -163,8 +164,8 @@ pub fn rewrite(
             (Found::Stdio(server), true)
                 if is_ours(&server, program) && remote::is_remote(&values(&server)) =>
             {
-                let (edits, files) = remote::unwrap(body, &server, store, &spares)?;
-                spares.extend(files);
+                let (edits, spare) = remote::unwrap(body, &server, store, &spares)?;
+                spares.push(spare);
                 Ok(edits)
             }
             (Found::Stdio(server), true) => Ok(unwrap(body, &server, program)?),
@@ -194,20 +195,18 @@ pub fn rewrite(
     let text = edited(body, edits);
     // What comes out is a configuration, or nothing does.
     servers(&text, client)?;
-    // One that was copied, and is left, needs them still.
-    spares.retain(|file| !text.contains(file.split('.').next().unwrap_or(file)));
+    // One that was copied, and is left, needs them still; with the one that leads to them it can be unwrapped when it is mended.
+    let spares = spares.into_iter().filter(|spare: &Spare| !text.contains(&spare.id));
+    let spares = spares.flat_map(Spare::files).collect();
     Ok(Rewritten { text: format!("{mark}{text}"), changed, left, needs, spares, bare })
 }
 
-/// A configuration as it may be printed: without the headers of remote servers, and addresses that hold a secret.
+/// A configuration as it may be printed: without the headers and logins of remote servers, and addresses that may hold a secret,
+/// also of servers that are left as they are: all of a file may be one line.
 pub fn shown(text: &str, client: Option<Client>) -> String {
     let (mark, body) = text.strip_prefix('\u{feff}').map_or(("", text), |body| ("\u{feff}", body));
-    let entries = servers(body, client).unwrap_or_default();
-    let secrets = entries.into_iter().filter_map(|(_, found)| match found {
-        Ok(Found::Remote(remote)) => Some(remote.secrets()),
-        _ => None,
-    });
-    let edits = secrets.flatten().map(|range| (range, quoted(ringfence_redact::REDACTED))).collect();
+    let secrets = if client == Some(Client::Codex) { toml::secrets(body) } else { json::secrets(body) };
+    let edits = secrets.into_iter().map(|range| (range, quoted(ringfence_redact::REDACTED))).collect();
     format!("{mark}{}", edited(body, edits))
 }
 
@@ -327,6 +326,9 @@ fn wrap(
     let is_known = || server.command.value == program && remote::is_wrapped(&values(server), name, store);
     if is_wrapped(server, name, program) || is_known() {
         return Err("it is wrapped already".into());
+    }
+    if is_remote && !store.is_readable() {
+        return Err(Left::Unable(remote::ANOTHERS));
     }
     if is_ours(server, program) {
         return Err(Left::Foreign(words(server)));

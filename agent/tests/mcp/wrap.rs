@@ -29,8 +29,9 @@ fn a_wrapped_server_works_and_is_unwrapped_to_what_it_was() {
     assert!(said(&asked.stderr).contains("unchanged") && fs::read_to_string(&file).expect("text") == text);
 
     let done = wrap(&home, &[&file, "--yes"]);
-    assert!(done.status.success(), "{}", said(&done.stderr));
+    assert_eq!(done.status.code(), Some(1), "one is not protected: {}", said(&done.stderr));
     assert!(said(&done.stderr).contains("remote: left as it is"), "{}", said(&done.stderr));
+    assert!(said(&done.stderr).contains("so it is not protected"), "{}", said(&done.stderr));
     assert_eq!(fs::read_to_string(home.path("client.json.before-ringfence")).expect("a backup"), text);
     let wrapped: Value =
         serde_json::from_str(&fs::read_to_string(&file).expect("text")).expect("JSON, as it was");
@@ -191,7 +192,7 @@ fn a_remote_server_s_secrets_are_not_printed_and_a_file_written_anew_is_undone()
         !all.contains("s3cr3t") && all.contains("[redacted]") && all.contains("version control"),
         "{all}"
     );
-    assert!(all.contains("open: it is given no credential"), "{all}");
+    assert!(all.contains("open: it has no credential"), "{all}");
     let backup = home.path("remote.json.before-ringfence");
     assert_eq!(fs::metadata(&backup).expect("a backup").permissions().mode() & 0o777, 0o600);
     assert_eq!(fs::metadata(&file).expect("the file").permissions().mode() & 0o777, 0o644);

@@ -2,7 +2,7 @@
 
 use super::{
     Arguments, Client, ENV_FILE, Entry, Error, Found, Left, Server, Text,
-    remote::{Form, KEYS, Remote},
+    remote::{Form, KEYS, Remote, is_secret},
 };
 use jsonc_parser::{
     CollectOptions, ParseOptions,
@@ -10,6 +10,7 @@ use jsonc_parser::{
     common::Ranged,
     parse_to_ast,
 };
+use std::ops::Range;
 
 /// Every place where any client has servers. Where no client was named, all of them count: which one reads the file is not
 /// known, and servers in one place must not hide those in another.
@@ -30,6 +31,9 @@ const fn paths(client: Option<Client>) -> &'static [&'static [&'static str]] {
 /// Keys by which a client gets the credential of a remote server itself.
 const LOGINS: [&str; 5] = ["oauth", "auth", "authorization", "authProviderType", "headersHelper"];
 
+/// Keys that have an address, each in some client.
+const ADDRESSES: [&str; 3] = ["url", "serverUrl", "httpUrl"];
+
 /// The servers of a client's configuration.
 ///
 /// # Errors
@@ -37,20 +41,55 @@ const LOGINS: [&str; 5] = ["oauth", "auth", "authorization", "authProviderType",
 pub(super) fn servers(text: &str, client: Option<Client>) -> Result<Vec<Entry>, Error> {
     let parsed = parse_to_ast(text, &CollectOptions::default(), &ParseOptions::default());
     let root = parsed.map_err(|error| Error::Syntax(error.to_string()))?.value;
-    let (paths, mut places) = (paths(client), Vec::new());
-    if let Some(top) = root.as_ref().and_then(Value::as_object) {
-        let within = |path: &&[&str]| path.iter().fold(vec![top], |objects, key| named(objects, key));
-        places.extend(paths.iter().flat_map(within));
-        if matches!(client, None | Some(Client::Claude)) {
-            places.extend(projects(top));
-        }
-    }
+    let top = root.as_ref().and_then(Value::as_object);
+    let places = top.map(|top| places(top, client)).unwrap_or_default();
     if places.is_empty() {
-        let names: Vec<String> = paths.iter().map(|path| format!("\"{}\"", path.join("."))).collect();
-        return Err(Error::NoServers(names.join(" or ")));
+        let names = paths(client).iter().map(|path| format!("\"{}\"", path.join(".")));
+        return Err(Error::NoServers(names.collect::<Vec<_>>().join(" or ")));
     }
     let properties = places.into_iter().flat_map(|place| &place.properties);
     Ok(properties.map(|property| (property.name.as_str().to_owned(), server(text, property))).collect())
+}
+
+/// The objects that hold servers.
+fn places<'a, 'b>(top: &'b Object<'a>, client: Option<Client>) -> Vec<&'b Object<'a>> {
+    let within = |path: &&[&str]| path.iter().fold(vec![top], |objects, key| named(objects, key));
+    let mut places: Vec<_> = paths(client).iter().flat_map(within).collect();
+    if matches!(client, None | Some(Client::Claude)) {
+        places.extend(projects(top));
+    }
+    places
+}
+
+/// Where the credentials of remote servers are, whatever becomes of those and whichever client they are for: in headers, in what
+/// logs in, in addresses.
+pub(super) fn secrets(text: &str) -> Vec<Range<usize>> {
+    let parsed = parse_to_ast(text, &CollectOptions::default(), &ParseOptions::default());
+    let root = parsed.ok().and_then(|parsed| parsed.value);
+    let top = root.as_ref().and_then(Value::as_object);
+    let places = top.map(|top| places(top, None)).unwrap_or_default();
+    let entries = places.into_iter().flat_map(|place| &place.properties);
+    let mut found = Vec::new();
+    for property in entries.filter_map(|entry| entry.value.as_object()).flat_map(|entry| &entry.properties) {
+        let name = property.name.as_str();
+        if name == "headers" || LOGINS.contains(&name) {
+            values(&property.value, &mut found);
+        } else if ADDRESSES.contains(&name) {
+            let address = string(&property.value).filter(|address| is_secret(&address.value));
+            found.extend(address.map(|address| address.range));
+        }
+    }
+    found
+}
+
+/// Where the texts and numbers are that a value has, however deep.
+fn values(value: &Value<'_>, found: &mut Vec<Range<usize>>) {
+    match value {
+        Value::Object(object) => object.properties.iter().for_each(|each| values(&each.value, found)),
+        Value::Array(list) => list.elements.iter().for_each(|each| values(each, found)),
+        Value::StringLit(_) | Value::NumberLit(_) => found.push(value.start()..value.end()),
+        Value::BooleanLit(_) | Value::NullKeyword(_) => {}
+    }
 }
 
 /// Every object that has this name within these. One name may be there twice, and which of the two counts is the client's to
@@ -97,7 +136,7 @@ fn remote(server: &Object<'_>) -> Result<Remote, Left> {
         let unable = || Left::Unable("its address or its type is not a string");
         only(server, name)?.map(|property| string(&property.value).ok_or_else(unable)).transpose()
     };
-    let urls = [text("url")?, text("serverUrl")?, text("httpUrl")?];
+    let urls = ADDRESSES.map(text).into_iter().collect::<Result<Vec<_>, Left>>()?;
     let mut urls = urls.into_iter().flatten();
     let url = urls.next().ok_or("it has neither a command nor an address")?;
     if urls.next().is_some() {
@@ -120,7 +159,6 @@ fn remote(server: &Object<'_>) -> Result<Remote, Left> {
     Ok(Remote {
         range: server.start()..server.end(),
         url: url.value,
-        address: url.range,
         kind: text("type")?.or(text("transport")?).map(|kind| kind.value),
         headers: headers.transpose()?.unwrap_or_default(),
         form: Form::Json(others.map(|property| property.start()..property.end()).collect()),

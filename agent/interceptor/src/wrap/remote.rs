@@ -31,8 +31,6 @@ pub(super) struct Remote {
     /// `type`, or what stands for it.
     pub(super) kind: Option<String>,
     pub(super) headers: Vec<(String, Text)>,
-    /// Where the address is.
-    pub(super) address: Range<usize>,
     pub(super) form: Form,
     /// As in [`Server`].
     pub(super) variables: Vec<String>,
@@ -43,12 +41,6 @@ impl Remote {
     pub(super) fn is_bare(&self) -> bool {
         self.headers.is_empty() && !is_secret(&self.url)
     }
-
-    /// Where what may be a secret is.
-    pub(super) fn secrets(&self) -> Vec<Range<usize>> {
-        let address = is_secret(&self.url).then(|| self.address.clone());
-        self.headers.iter().map(|(_, value)| value.range.clone()).chain(address).collect()
-    }
 }
 
 /// Where the private files of wrapped remote servers are, and what is in them.
@@ -58,6 +50,31 @@ pub trait Store {
 
     /// What the file of this name holds.
     fn read(&self, name: &str) -> Option<String>;
+
+    /// Whether whoever starts the servers can read it.
+    fn is_readable(&self) -> bool {
+        true
+    }
+}
+
+/// Private files that nothing needs any more once what they are for is unwrapped.
+pub(super) struct Spare {
+    /// The name of the one that leads from a server's words to the others.
+    link: String,
+    /// What the names of the others begin with, and the words of a wrapped server have in them.
+    pub(super) id: String,
+}
+
+impl Spare {
+    /// Their names; not all of them need be there.
+    pub(super) fn files(self) -> impl Iterator<Item = String> {
+        let Self { link, id } = self;
+        let own = [format!("{id}.entry"), format!("{id}.url")];
+        [link]
+            .into_iter()
+            .chain(own)
+            .chain((0..remote_headers::MOST).map(move |at| format!("{id}.header-{at}")))
+    }
 }
 
 /// A private file that a wrapped server needs, by its name in the store.
@@ -84,9 +101,14 @@ pub(super) fn wrap(
     others: &[PrivateFile],
 ) -> Result<(Vec<Edit>, Vec<PrivateFile>), Left> {
     if remote.kind.as_deref() == Some("sse") {
-        return Err("it speaks HTTP+SSE, the transport of 2024, which Ringfence does not; most such servers offer streamable HTTP at another address, too".into());
+        return Err(Left::Unable(
+            "it speaks HTTP+SSE, the transport of 2024, which Ringfence does not (most such servers offer streamable HTTP at another address, too)",
+        ));
     }
     let url = url_of(remote)?;
+    if !store.is_readable() {
+        return Err(Left::Unable(ANOTHERS));
+    }
     let original = text.get(remote.range.clone()).unwrap_or_default();
     // Another project may have the same server: each has files of its own, which go when it does.
     let is_free = |name: &str| store.read(name).is_none() && others.iter().all(|file| file.name != name);
@@ -137,6 +159,7 @@ fn entry(text: &str, remote: &Remote, program: &str, words: &[String]) -> String
 
 /// Most servers of one name and one address in a file.
 const MOST_ALIKE: usize = 32;
+pub(super) const ANOTHERS: &str = "what it needs would be in private files that the file's owner cannot read (run this as the file's owner)";
 const TOO_MANY: &str = "there are too many servers of its name and address in the file";
 
 fn digest(text: &str) -> String {
@@ -155,24 +178,28 @@ pub(super) fn unwrap(
     text: &str,
     server: &Server,
     store: &dyn Store,
-    used: &[String],
-) -> Result<(Vec<Edit>, Vec<String>), Left> {
-    let lost = Left::Lost(
-        "what it was before is not kept, or its command or args were changed since; write its url and headers in their place",
-    );
+    used: &[Spare],
+) -> Result<(Vec<Edit>, Spare), Left> {
+    let lost = Left::Lost(match store.is_readable() {
+        true => {
+            "what it was before is not kept, or its command or args were changed since; write its url and headers in their place"
+        }
+        false => {
+            "what it was before is kept in private files of the file's owner; run this as the file's owner"
+        }
+    });
     let whole = server.whole.clone().ok_or_else(|| lost.clone())?;
     let as_written = digest(text.get(whole.clone()).unwrap_or_default());
     let mut kept: Vec<(String, String)> =
         links(&values(server)).filter_map(|link| store.read(&link).map(|text| (link, text))).collect();
     // Of several alike: the very one, else one that no other has taken.
-    kept.sort_by_key(|(link, text)| (used.contains(link), !text.trim_end().ends_with(&as_written)));
+    let is_used = |link: &String| used.iter().any(|spare| spare.link == *link);
+    kept.sort_by_key(|(link, text)| (is_used(link), !text.trim_end().ends_with(&as_written)));
     let (link, id) = kept.into_iter().next().ok_or_else(|| lost.clone())?;
     let id = id.split_ascii_whitespace().next().unwrap_or_default();
     let known = id.len() == 20 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
     let original = store.read(&format!("{id}.entry")).filter(|_| known).ok_or(lost)?;
-    let mut files = vec![link, format!("{id}.entry"), format!("{id}.url")];
-    files.extend((0..remote_headers::MOST).map(|at| format!("{id}.header-{at}")));
-    Ok((vec![(whole, original)], files))
+    Ok((vec![(whole, original)], Spare { link, id: id.to_owned() }))
 }
 
 /// Whether a server's words are those that [`wrap`] wrote for a remote server, each of them: with another address, its headers
@@ -266,7 +293,7 @@ fn is_loopback(authority: &str) -> bool {
 }
 
 /// Whether an address may hold a secret: a user, a password, a query, or a path with what looks like a key.
-fn is_secret(url: &str) -> bool {
+pub(super) fn is_secret(url: &str) -> bool {
     let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
     let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
     host.contains(['@', '?', '#'])

@@ -2,12 +2,13 @@
 
 use super::{
     Arguments, Entry, Error, Found, Left, Server, Text,
-    remote::{Form, Remote},
+    remote::{Form, Remote, is_secret},
 };
 use ::toml::{
     Spanned,
     de::{DeTable, DeValue},
 };
+use std::ops::Range;
 
 /// Keys that Codex takes beside an address, and refuses beside a command.
 const HTTP_ONLY: &[&str] = &[
@@ -19,6 +20,8 @@ const HTTP_ONLY: &[&str] = &[
     "oauth_resource",
     "scopes",
 ];
+/// Those of them that hold a credential.
+const SECRETS: &[&str] = &["bearer_token", "http_headers", "oauth"];
 /// The table of the servers.
 const SERVERS: &str = "mcp_servers";
 
@@ -37,6 +40,34 @@ pub(super) fn servers(text: &str) -> Result<Vec<Entry>, Error> {
     // In the file's order, which a table does not keep.
     all.sort_by_key(|(at, _)| *at);
     Ok(all.into_iter().map(|(_, entry)| entry).collect())
+}
+
+/// Where the credentials of remote servers are, whatever becomes of those.
+pub(super) fn secrets(text: &str) -> Vec<Range<usize>> {
+    let root = DeTable::parse(text).ok();
+    let servers = root.as_ref().and_then(|root| get(root.get_ref(), SERVERS)).map(|(_, servers)| servers);
+    let entries =
+        servers.and_then(|servers| servers.get_ref().as_table()).into_iter().flat_map(DeTable::values);
+    let mut found = Vec::new();
+    for (key, value) in entries.filter_map(|entry| entry.get_ref().as_table()).flat_map(DeTable::iter) {
+        if SECRETS.contains(&key.get_ref().as_ref()) {
+            values(value, &mut found);
+        } else if key.get_ref() == "url" {
+            let address = string(value).filter(|address| is_secret(&address.value));
+            found.extend(address.map(|address| address.range));
+        }
+    }
+    found
+}
+
+/// Where the values are that one has, however deep, but for true and false.
+fn values(value: &Spanned<DeValue<'_>>, found: &mut Vec<Range<usize>>) {
+    match value.get_ref() {
+        DeValue::Table(table) => table.values().for_each(|each| values(each, found)),
+        DeValue::Array(list) => list.iter().for_each(|each| values(each, found)),
+        DeValue::Boolean(_) => {}
+        _ => found.push(value.span()),
+    }
 }
 
 type Pair<'a, 'b> = (&'b Spanned<std::borrow::Cow<'a, str>>, &'b Spanned<DeValue<'a>>);
@@ -96,7 +127,6 @@ fn remote(text: &str, value: &Spanned<DeValue<'_>>, server: &DeTable<'_>) -> Res
     let between = between.strip_suffix("args = ").unwrap_or(" ").to_owned();
     Ok(Remote {
         range: key.span().start..url.range.end,
-        address: url.range,
         url: url.value,
         kind: None,
         headers: Vec::new(),

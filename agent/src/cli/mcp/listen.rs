@@ -24,7 +24,7 @@ pub(crate) struct ListenArgs {
     /// stays the same for the same port and database.
     #[arg(long, value_name = "ADDRESS:PORT")]
     listen: Option<SocketAddr>,
-    /// Seconds after which a session of such a client ends that does nothing, 10 to 604800.
+    /// Seconds of inactivity after which a client's session ends, 10 to 604800.
     #[arg(long, value_name = "N", default_value_t = 1800, requires = "listen", value_parser = clap::value_parser!(u64).range(10..=604_800))]
     idle_timeout: u64,
     /// Of a session that `--listen` started: whose it is.
@@ -109,7 +109,10 @@ fn secret(places: &Places, port: u16) -> anyhow::Result<String> {
     if file.exists() {
         let kept = Source::File(file.clone()).read().with_context(wrong)?;
         if kept.expose().len() < 32 || !kept.expose().bytes().all(|byte| byte.is_ascii_alphanumeric()) {
-            bail!("{}: it holds something else; remove it, and clients need the new address", wrong());
+            bail!(
+                "{}: it does not contain an endpoint secret; delete it, then give clients the new address",
+                wrong()
+            );
         }
         return Ok(kept.expose().to_owned());
     }

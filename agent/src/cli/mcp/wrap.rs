@@ -2,6 +2,7 @@
 
 use crate::cli::{exit::Exit, output::agreed};
 use anyhow::{Context, bail};
+use nix::unistd::{Uid, geteuid};
 use ringfence_base::{difference, escape::line as printable};
 use ringfence_files::{Access, Dir, Meta, ResolvedPath};
 use ringfence_interceptor::wrap::{self, Client, Left, PrivateFile, Store};
@@ -21,12 +22,12 @@ const BACKUP: &str = ".before-ringfence";
 ///
 /// A remote server's headers, and an address that holds a secret, go into private files in the user's configuration directory. It
 /// shows the difference without them, asks, and keeps the file as it was beside it (with them: for its owner alone). `--undo`
-/// restores it to the byte, and removes what was kept. A server that already starts a Ringfence, but by another path or with other options than wrapping writes, is left
-/// and reported.
+/// restores it to the byte, and removes what was kept. A server that cannot be wrapped is left and reported: one that already
+/// starts a Ringfence, but by another path or with other options than wrapping writes; a remote one in a file of somebody else.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Exit status:
   0  every server that can be wrapped is
-  1  one of them names a Ringfence in its own way, or the file was not changed
+  1  one may not be protected, one cannot be restored, or the file was not changed
 
 Examples:
   ringfence mcp wrap ~/.config/Claude/claude_desktop_config.json
@@ -78,7 +79,7 @@ pub(crate) fn run(args: &WrapArgs) -> anyhow::Result<ExitCode> {
     show(&wrap::shown(&text, client), &wrap::shown(&rewritten.text, client))?;
     for name in &rewritten.bare {
         eprintln!(
-            "{}: it is given no credential. If it wants a login (OAuth), it answers HTTP 401 now: `--undo` then, or give it a token in a header",
+            "{}: it has no credential. If it needs an OAuth login, it will now answer HTTP 401; run `--undo`, or give it a token in a header",
             printable(name)
         );
     }
@@ -129,7 +130,11 @@ pub(crate) fn run(args: &WrapArgs) -> anyhow::Result<ExitCode> {
 }
 
 /// The private files of wrapped remote servers, in the user's configuration directory.
-struct PrivateFiles(PathBuf);
+struct PrivateFiles {
+    place: PathBuf,
+    /// The configuration is the caller's own: its owner starts what is in it.
+    is_own: bool,
+}
 
 impl PrivateFiles {
     /// Those of one configuration: two may have the same server.
@@ -139,15 +144,15 @@ impl PrivateFiles {
         let config = config.context("the home directory is not known; set HOME")?;
         let path = file.dir.path().join(&file.name);
         let of: String = sha256(path.as_os_str().as_encoded_bytes()).chars().take(20).collect();
-        Ok(Self(config.join("ringfence/remote").join(of)))
+        Ok(Self { place: config.join("ringfence/remote").join(of), is_own: file.owner == geteuid() })
     }
 
     fn write(&self, files: &[PrivateFile]) -> anyhow::Result<()> {
         if files.is_empty() {
             return Ok(());
         }
-        let wrong = || format!("cannot keep what remote servers had in {}", self.0.display());
-        let dir = Dir::make_private(&self.0).with_context(wrong)?;
+        let wrong = || format!("cannot keep what remote servers had in {}", self.place.display());
+        let dir = Dir::make_private(&self.place).with_context(wrong)?;
         for PrivateFile { name, text } in files {
             dir.replace(name.as_ref(), text.as_bytes(), Access::Mode(0o600)).with_context(wrong)?;
         }
@@ -156,7 +161,7 @@ impl PrivateFiles {
 
     /// What is not there is not needed either.
     fn remove(&self, names: &[String]) {
-        if let Ok(dir) = Dir::open(&self.0) {
+        if let Ok(dir) = Dir::open(&self.place) {
             names.iter().for_each(|name| drop(dir.remove(name.as_ref())));
         }
     }
@@ -164,12 +169,16 @@ impl PrivateFiles {
 
 impl Store for PrivateFiles {
     fn place(&self) -> &Path {
-        &self.0
+        &self.place
+    }
+
+    fn is_readable(&self) -> bool {
+        self.is_own
     }
 
     fn read(&self, name: &str) -> Option<String> {
         let mut text = String::new();
-        let file = Dir::open(&self.0).ok()?.read(name.as_ref()).ok()?;
+        let file = Dir::open(&self.place).ok()?.read(name.as_ref()).ok()?;
         file.take(MAX_CONFIG as u64).read_to_string(&mut text).ok()?;
         Some(text)
     }
@@ -214,6 +223,7 @@ struct Config {
     dir: Dir,
     name: OsString,
     access: Access,
+    owner: Uid,
 }
 
 impl Config {
@@ -235,7 +245,7 @@ impl Config {
         }
         let mut text = String::new();
         opened.take(MAX_CONFIG as u64 + 1).read_to_string(&mut text)?;
-        Ok((Self { dir, name, access }, text))
+        Ok((Self { dir, name, access, owner: Uid::from_raw(meta.uid) }, text))
     }
 
     /// What the file without Ringfence is kept as. There is one at most: an older one is older than what the file was

@@ -183,6 +183,67 @@ fn the_same_server_in_two_projects_has_files_of_its_own_in_each() {
 }
 
 #[test]
+fn a_copy_that_is_left_can_be_unwrapped_when_it_is_mended() {
+    let entry = r#"{"url": "https://h.example/mcp", "headers": {"A": "s3cr3t"}}"#;
+    let text = format!(r#"{{"mcpServers": {{"a": {entry}}}}}"#);
+    let wrapped = crate::wrap::rewrite(&text, None, "ringfence", false, &Kept::default()).expect("servers");
+    let mut store = kept(&wrapped.needs);
+    let undo = |text: &str, store: &Kept| {
+        crate::wrap::rewrite(text, None, "ringfence", true, store).expect("servers")
+    };
+    let mut value: serde_json::Value = serde_json::from_str(&wrapped.text).expect("JSON");
+    let mut copy = value["mcpServers"]["a"].clone();
+    copy["args"][2] = "b".into();
+    value["mcpServers"]["b"] = copy;
+    let undone = undo(&value.to_string(), &store);
+    assert_eq!((&undone.changed[..], &undone.spares[..]), (&["a".to_owned()][..], &[][..]));
+    undone.spares.iter().for_each(|file| drop(store.0.remove(file)));
+    let mended = undone.text.replace(r#""--server-name","b""#, r#""--server-name","a""#);
+    let undone = undo(&mended, &store);
+    assert_eq!(undone.changed, ["b"]);
+    let now: serde_json::Value = serde_json::from_str(&undone.text).expect("JSON");
+    assert_eq!(now["mcpServers"]["b"], serde_json::from_str::<serde_json::Value>(entry).expect("JSON"));
+    undone.spares.iter().for_each(|file| drop(store.0.remove(file)));
+    assert_eq!(store.0.len(), 0, "nothing is left behind");
+}
+
+/// What belongs to somebody else than who starts the servers.
+struct Anothers(Kept);
+
+impl Store for Anothers {
+    fn place(&self) -> &Path {
+        self.0.place()
+    }
+
+    fn read(&self, name: &str) -> Option<String> {
+        self.0.read(name)
+    }
+
+    fn is_readable(&self) -> bool {
+        false
+    }
+}
+
+#[test]
+fn private_files_that_who_starts_the_server_could_not_read_are_not_written() {
+    let text =
+        r#"{"mcpServers": {"a": {"url": "https://h/", "headers": {"A": "x"}}, "b": {"command": "x"}}}"#;
+    let theirs = rewrite(text, None, "ringfence", false).expect("servers");
+    assert_eq!(theirs.changed, ["a", "b"], "the control");
+    let anothers = Anothers(Kept::default());
+    let of =
+        |text: &str, undo| crate::wrap::rewrite(text, None, "ringfence", undo, &anothers).expect("servers");
+    let done = of(text, false);
+    assert_eq!((&done.changed[..], &done.needs[..]), (&["b".to_owned()][..], &[][..]));
+    assert!(matches!(&done.left[..], [(_, Left::Unable(why))] if why.contains("as the file's owner")));
+    let again = of(&theirs.text, false).left;
+    assert!(matches!(&again[0].1, Left::Unable(why) if why.contains("as the file's owner")), "{again:?}");
+    let undone = of(&theirs.text, true);
+    assert_eq!(undone.changed, ["b"]);
+    assert!(matches!(&undone.left[..], [(_, Left::Lost(why))] if why.contains("as the file's owner")));
+}
+
+#[test]
 fn a_remote_server_that_could_not_be_started_is_left() {
     let left = |entry: &str| {
         let text = format!(r#"{{"mcpServers": {{"a": {entry}}}}}"#);
@@ -198,6 +259,7 @@ fn a_remote_server_that_could_not_be_started_is_left() {
         r#"{"url": "http://localhost@h.example/mcp"}"#,
         r#"{"url": "https://h/", "oauth": {"clientId": "x"}}"#,
         r#"{"url": "https://h/", "headersHelper": "x"}"#,
+        r#"{"type": "sse", "url": "https://h/"}"#,
     ] {
         assert!(matches!(left(entry)[..], [(_, Left::Unable(_))]), "{entry}: {:?}", left(entry));
     }
@@ -265,6 +327,38 @@ fn a_configuration_is_shown_without_what_remote_servers_are_given() {
     assert!(!text.contains("s3cr3t") && !text.contains("t0k3n") && text.contains("\"[redacted]\""), "{text}");
     let plain = r#"{"mcpServers": {"a": {"url": "https://h.example/"}}}"#;
     assert_eq!(crate::wrap::shown(plain, None), plain);
+    // What is left may be in the same line as what is not.
+    for left in [
+        r#""url": "https://h/", "oauth": {"clientId": "c", "clientSecret": "s3cr3t"}"#,
+        r#""url": "https://h/", "headers": {"A": "s3cr3t", "a": "t0k3n"}"#,
+        r#""url": "https://h/", "headers": {"A": ["s3cr3t"], "B": 1}"#,
+        r#""url": "https://h/", "headers": "s3cr3t""#,
+        r#""url": "https://h/", "authorization": "s3cr3t""#,
+        r#""url": "https://h/?k=s3cr3t", "serverUrl": "https://me:s3cr3t@h/""#,
+        r#""type": "sse", "url": "https://h/", "headers": {"A": "s3cr3t"}"#,
+        r#""command": "x", "headers": {"A": "s3cr3t"}, "headers": {"A": "t0k3n"}"#,
+    ] {
+        for place in ["mcpServers", "servers"] {
+            let text = format!(r#"{{"{place}": {{"a": {{{left}}}, "b": {{"command": "y"}}}}}}"#);
+            for client in [None, Some(Client::Claude)] {
+                let shown = crate::wrap::shown(&text, client);
+                assert!(!shown.contains("s3cr3t") && !shown.contains("t0k3n"), "{shown}");
+                assert!(
+                    shown.contains("[redacted]") && shown.contains(r#""b": {"command": "y"}"#),
+                    "{shown}"
+                );
+            }
+        }
+    }
+    for left in [
+        "bearer_token = 's3cr3t'",
+        "http_headers = { A = 's3cr3t' }",
+        "[mcp_servers.a.http_headers]\nA = 's3cr3t'",
+    ] {
+        let text = format!("[mcp_servers.a]\nurl = 'https://h/'\n{left}\n");
+        let shown = crate::wrap::shown(&text, Some(Client::Codex));
+        assert_eq!(shown, text.replace("'s3cr3t'", "\"[redacted]\""));
+    }
     let toml = crate::wrap::shown("[mcp_servers.a]\nurl = 'https://h/x?k=s3cr3t'\n", Some(Client::Codex));
     assert_eq!(toml, "[mcp_servers.a]\nurl = \"[redacted]\"\n");
 }

@@ -110,7 +110,7 @@ fn what_was_called_off_before_it_was_sent_is_not_sent() {
 #[test]
 fn a_batch_that_calls_something_off_has_its_requests_answered() {
     let batch = json!([cancelled(1), ping(2)]);
-    assert_eq!(carried(&[batch.clone()]), [batch]);
+    assert_eq!(carried(std::slice::from_ref(&batch)), [batch]);
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! `mcp wrap` as root in a directory of somebody else, and what its copies are.
 
-use super::{Backup, Config};
+use super::{Backup, Config, PrivateFiles};
 use nix::unistd::{Gid, Uid, geteuid, setfsgid, setfsuid};
+use ringfence_interceptor::wrap::rewrite;
 use std::{
     fs,
     os::unix::fs::{MetadataExt, PermissionsExt, chown, lchown, symlink},
@@ -121,6 +122,26 @@ fn a_link_is_followed_unless_somebody_else_made_it() {
     chown(&file, Some(OWNER), None).unwrap();
     wrap(&link).unwrap();
     assert_eq!(fs::metadata(&file).unwrap().uid(), OWNER);
+}
+
+#[test]
+fn private_files_are_written_for_the_caller_s_own_file_only() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("mcp.json");
+    fs::write(&file, r#"{"mcpServers": {"a": {"url": "https://h.example/?key=x"}}}"#).unwrap();
+    let wrapped = || {
+        let (config, text) = Config::read(&file).unwrap();
+        let files = PrivateFiles::of(&config).unwrap();
+        rewrite(&text, None, "ringfence", false, &files).unwrap()
+    };
+    assert_eq!(wrapped().changed, ["a"], "the control");
+    if !geteuid().is_root() {
+        return;
+    }
+    chown(&file, Some(OWNER), None).unwrap();
+    let left = wrapped();
+    assert!(left.changed.is_empty() && left.needs.is_empty());
+    assert!(left.left[0].1.to_string().contains("run this as the file's owner"), "{:?}", left.left);
 }
 
 #[test]
