@@ -1,3 +1,5 @@
+//! A session of the endpoint: what is open, called off, kept and resumed, and the room that this takes.
+
 use super::*;
 
 fn runtime() -> tokio::runtime::Runtime {

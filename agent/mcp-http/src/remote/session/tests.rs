@@ -1,3 +1,5 @@
+//! A session with a remote server: what is sent, called off and answered, and the room that this takes.
+
 use super::*;
 use serde_json::{Value, json};
 use std::{
