@@ -7,6 +7,7 @@ use super::{
     deeds::{Deeds, Mark},
     mentions::Mentions,
     sensitive, shell, strict,
+    word_list::WordList,
 };
 use ringfence_redact::words::words;
 use ringfence_wire::tool_call::Operation;
@@ -23,7 +24,7 @@ const LONGEST_ACTION: usize = 64;
 const LONGEST_KEY: usize = 24;
 
 /// Keys of a command line: a script, or the words of one command.
-const COMMANDS: &[&str] = &[
+const COMMANDS: WordList = WordList::of(&[
     "bash",
     "bashcommand",
     "clicommand",
@@ -35,11 +36,11 @@ const COMMANDS: &[&str] = &[
     "execcommand",
     "shellcommand",
     "terminalcommand",
-];
+]);
 /// Keys of what a shell is given to read.
-const SCRIPTS: &[&str] = &["input", "keys", "script", "stdin"];
+const SCRIPTS: WordList = WordList::of(&["input", "keys", "script", "stdin"]);
 /// Keys of code, where a tool runs something.
-const CODES: &[&str] = &[
+const CODES: WordList = WordList::of(&[
     "code",
     "expression",
     "function",
@@ -51,13 +52,13 @@ const CODES: &[&str] = &[
     "script",
     "snippet",
     "source",
-];
+]);
 /// Keys of an HTTP method, or of one of several actions of a tool.
-const METHODS: &[&str] = &["httpmethod", "method", "requestmethod", "verb"];
+const METHODS: WordList = WordList::of(&["httpmethod", "method", "requestmethod", "verb"]);
 /// Keys of an action: what a tool that reads is asked to do it to, elsewhere (`action` of a log's entries).
-const ACTIONS: &[&str] = &["action", "op", "operation", "runaction", "subcommand"];
+const ACTIONS: WordList = WordList::of(&["action", "op", "operation", "runaction", "subcommand"]);
 /// Keys of the further words of a command.
-const FURTHER: &[&str] = &["args", "arguments", "argv"];
+const FURTHER: WordList = WordList::of(&["args", "arguments", "argv"]);
 /// Commands of one object that are judged with its further words: each spelling of a key is one more.
 const MOST_PROGRAMS: usize = 16;
 
@@ -146,7 +147,7 @@ impl Search {
     /// was any. `too_many`: others were before it, and what it does is not looked at any more.
     fn program(&mut self, program: &str, members: &Map<String, Value>, too_many: bool) -> bool {
         let mut any = false;
-        for (_, member) in members.iter().filter(|(key, _)| FURTHER.contains(&key.as_str())) {
+        for (_, member) in members.iter().filter(|(key, _)| FURTHER.contains(&key)) {
             if too_many {
                 self.deeds.deletes(true);
                 self.deeds.mark(Mark::Unreadable);
@@ -184,11 +185,11 @@ impl Search {
         };
         let runs = self.tool == Operation::Execute || self.is_shell;
         match key {
-            key if COMMANDS.contains(&key) => Kind::Command,
-            key if SCRIPTS.contains(&key) && self.is_shell => Kind::Command,
-            key if CODES.contains(&key) && runs => Kind::Code,
-            key if METHODS.contains(&key) => Kind::Method,
-            key if ACTIONS.contains(&key) && self.tool != Operation::Read => Kind::Action,
+            key if COMMANDS.contains(key) => Kind::Command,
+            key if SCRIPTS.contains(key) && self.is_shell => Kind::Command,
+            key if CODES.contains(key) && runs => Kind::Code,
+            key if METHODS.contains(key) => Kind::Method,
+            key if ACTIONS.contains(key) && self.tool != Operation::Read => Kind::Action,
             _ => Kind::Other,
         }
     }

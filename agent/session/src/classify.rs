@@ -8,15 +8,26 @@
 
 mod verbs;
 
+use crate::word_list::WordList;
 use ringfence_wire::tool_call::Operation;
 use verbs::{begins_compound, is_looked_at, is_noun, is_object, is_run, last_verb, product, verb};
 
 /// Words of a name that join two verbs: `get_and_delete`, `find_or_create`.
-const JOINING: &[&str] = &["and", "or", "then"];
+const JOINING: WordList = WordList::of(&["and", "or", "then"]);
 
 /// Words that mean a shell wherever they stand in a tool's name.
-const SHELLS: &[&str] =
-    &["shell", "bash", "zsh", "sh", "powershell", "terminal", "cmd", "command", "subprocess", "script"];
+const SHELLS: WordList = WordList::of(&[
+    "shell",
+    "bash",
+    "zsh",
+    "sh",
+    "powershell",
+    "terminal",
+    "cmd",
+    "command",
+    "subprocess",
+    "script",
+]);
 
 /// Words of a name that are looked at, from either end: more is no name.
 const MOST: usize = 64;
@@ -45,7 +56,7 @@ pub fn operation(words: &[String], sql: Option<Operation>) -> Operation {
 
 /// Whether a word of the name means a shell.
 pub(crate) fn is_shell(words: &[String]) -> bool {
-    words.iter().any(|word| SHELLS.contains(&word.as_str()))
+    words.iter().any(|word| SHELLS.contains(&word))
 }
 
 /// What the words of a name say, or of an argument that names an action: `delete_item`, `POST`.
@@ -53,7 +64,7 @@ pub(crate) fn name(words: &[String]) -> Operation {
     let words = words.get(product(words)..).unwrap_or_default();
     let words = words.get(..MOST).unwrap_or(words);
     let mut operation = by_place(words);
-    for pair in words.windows(2).filter(|pair| JOINING.contains(&pair[0].as_str())) {
+    for pair in words.windows(2).filter(|pair| JOINING.contains(&pair[0])) {
         operation = operation.max(verb(&pair[1]).unwrap_or(Operation::Unknown));
     }
     operation

@@ -60,3 +60,4 @@ pub mod sql;
 pub mod stderr;
 pub mod strict;
 pub mod trial;
+mod word_list;

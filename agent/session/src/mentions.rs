@@ -1,10 +1,10 @@
 //! Words about credentials and settings, in a tool's name, in keys and in short texts. Pure.
 
-use crate::sensitive;
+use crate::{sensitive, word_list::WordList};
 use ringfence_redact::words::words;
 
 /// Whole words that mean credentials.
-const CREDENTIALS: &[&str] = &[
+const CREDENTIALS: WordList = WordList::of(&[
     "password",
     "passwd",
     "passphrase",
@@ -32,11 +32,11 @@ const CREDENTIALS: &[&str] = &[
     "2fa",
     "otp",
     "totp",
-];
+]);
 /// Those of them that are in any message of people who build software: in a sentence they mean nothing.
-const EVERYDAY: &[&str] = &["auth", "login", "tokens"];
+const EVERYDAY: WordList = WordList::of(&["auth", "login", "tokens"]);
 /// Those of them that mean a credential itself, also in a long sentence.
-const THEMSELVES: &[&str] = &[
+const THEMSELVES: WordList = WordList::of(&[
     "password",
     "passwd",
     "passphrase",
@@ -48,7 +48,7 @@ const THEMSELVES: &[&str] = &[
     "htpasswd",
     "netrc",
     "pem",
-];
+]);
 /// Words of a sentence up to which the others of them count as well: a short one is a request more often than a story.
 const SHORT: usize = 6;
 /// Pairs of words that mean credentials together.
@@ -61,7 +61,7 @@ const CREDENTIAL_PAIRS: &[(&str, &str)] = &[
     ("service", "account"),
 ];
 /// Words beside `token` that make it a piece of text that is counted, or a place in a list: `maxTokens`, `page_token`.
-const NO_CREDENTIAL: &[&str] = &[
+const NO_CREDENTIAL: WordList = WordList::of(&[
     "budget",
     "completion",
     "context",
@@ -93,9 +93,9 @@ const NO_CREDENTIAL: &[&str] = &[
     "total",
     "usage",
     "used",
-];
+]);
 /// Whole words that mean configuration.
-const SETTINGS: &[&str] = &[
+const SETTINGS: WordList = WordList::of(&[
     "config",
     "configs",
     "configuration",
@@ -106,7 +106,7 @@ const SETTINGS: &[&str] = &[
     "conf",
     "dotfile",
     "env",
-];
+]);
 
 /// What a call's words are about.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -119,9 +119,9 @@ impl Mentions {
     /// Takes the words of one name or text.
     pub(crate) fn look_at(&mut self, words: &[String]) {
         self.credentials |= words.iter().enumerate().any(|(at, word)| {
-            CREDENTIALS.contains(&word.as_str()) && !(word.starts_with("token") && is_counted(words, at))
+            CREDENTIALS.contains(&word) && !(word.starts_with("token") && is_counted(words, at))
         }) || has_pair(words);
-        self.settings |= words.iter().any(|word| SETTINGS.contains(&word.as_str()));
+        self.settings |= words.iter().any(|word| SETTINGS.contains(&word));
     }
 
     /// The key of a number: `tokens: 5000` counts them, whatever stands beside it.
@@ -141,8 +141,8 @@ impl Mentions {
         self.credentials |= has_pair(&words)
             || words.iter().enumerate().any(|(at, word)| {
                 let word = word.as_str();
-                let short = length <= SHORT && CREDENTIALS.contains(&word) && !EVERYDAY.contains(&word);
-                THEMSELVES.contains(&word) || short && !(word == "token" && is_counted(&words, at))
+                let short = length <= SHORT && CREDENTIALS.contains(word) && !EVERYDAY.contains(word);
+                THEMSELVES.contains(word) || short && !(word == "token" && is_counted(&words, at))
             });
         for word in text.split_whitespace().map(bare).filter(|word| !is_plain(word)) {
             self.look_at(&self::words(word));
@@ -193,7 +193,7 @@ pub(crate) fn of_text(text: &str) -> Mentions {
 
 /// Whether a token is counted: by a word before it, or right behind it.
 fn is_counted(words: &[String], at: usize) -> bool {
-    let is = |word: Option<&String>| word.is_some_and(|word| NO_CREDENTIAL.contains(&word.as_str()));
+    let is = |word: Option<&String>| word.is_some_and(|word| NO_CREDENTIAL.contains(&word));
     is(words.get(at + 1)) || (1..=2).any(|back| is(at.checked_sub(back).and_then(|at| words.get(at))))
 }
 

@@ -9,6 +9,7 @@ use super::{
     deeds::{Deeds, Mark},
     hints::Hints,
     sql,
+    word_list::WordList,
 };
 use ringfence_wire::tool_call::Operation;
 use serde_json::Value;
@@ -17,8 +18,9 @@ use serde_json::Value;
 const BULK: usize = 10;
 
 /// Whole words of a tool's name that mean a message to somebody outside.
-const MESSAGES: &[&str] =
-    &["send", "post", "email", "mail", "sms", "tweet", "notify", "slack", "message", "publish", "reply"];
+const MESSAGES: WordList = WordList::of(&[
+    "send", "post", "email", "mail", "sms", "tweet", "notify", "slack", "message", "publish", "reply",
+]);
 
 /// A score and what made it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -67,7 +69,7 @@ pub fn assess_hinted(tool: &str, arguments: &Value, first: bool, hints: Hints) -
     let (operation, hinted) = hints.raise(named.max(deeds.operation));
     let changes = matches!(operation, Operation::Write | Operation::Delete | Operation::Execute);
     deeds.mark_if(mentions.settings, Mark::Settings);
-    let message = operation != Operation::Read && words.iter().any(|word| MESSAGES.contains(&word.as_str()));
+    let message = operation != Operation::Read && words.iter().any(|word| MESSAGES.contains(&word));
     deeds.mark_if(message, Mark::Message);
     let mut sum = Sum::default();
     sum.named(operation == Operation::Write, WRITE);

@@ -1,13 +1,14 @@
 //! Words that say what a tool does, by operation, and the words around them that change how they are read.
 
+use crate::word_list::WordList;
 use ringfence_wire::tool_call::Operation;
 
 /// Verbs of each operation. The first eight or so of each are the audit contract's; the rest are what servers in use
 /// call the same things.
-const VERBS: [(Operation, &[&str]); 4] = [
+const VERBS: [(Operation, WordList); 4] = [
     (
         Operation::Delete,
-        &[
+        WordList::of(&[
             "delete",
             "remove",
             "drop",
@@ -45,19 +46,19 @@ const VERBS: [(Operation, &[&str]); 4] = [
             "expunge",
             "discard",
             "recreate",
-        ],
+        ]),
     ),
     (
         Operation::Execute,
-        &[
+        WordList::of(&[
             "run", "exec", "execute", "invoke", "call", "trigger", "eval", "spawn", "launch", "evaluate",
             "start", "stop", "restart", "kill", "interact", "deploy", "install", "build", "play", "retry",
             "rerun", "reload", "reboot", "shutdown", "rollout", "forward", "upgrade", "audit",
-        ],
+        ]),
     ),
     (
         Operation::Write,
-        &[
+        WordList::of(&[
             "create",
             "update",
             "set",
@@ -166,11 +167,11 @@ const VERBS: [(Operation, &[&str]); 4] = [
             "connect",
             "disconnect",
             "alter",
-        ],
+        ]),
     ),
     (
         Operation::Read,
-        &[
+        WordList::of(&[
             "get",
             "read",
             "list",
@@ -232,12 +233,12 @@ const VERBS: [(Operation, &[&str]); 4] = [
             "poll",
             "browse",
             "preview",
-        ],
+        ]),
     ),
 ];
 
 /// Verbs that are more often nouns: they count where a verb stands, at either end of a name, and nowhere between.
-const NOUNS: &[&str] = &[
+const NOUNS: WordList = WordList::of(&[
     "audit",
     "block",
     "build",
@@ -279,20 +280,20 @@ const NOUNS: &[&str] = &[
     "tail",
     "type",
     "view",
-];
+]);
 
 /// Those of them that the contract's table does not have: before another verb they are its object (`pull_request_read`).
-const OBJECTS: &[&str] = &[
+const OBJECTS: WordList = WordList::of(&[
     "audit", "block", "build", "clone", "export", "fork", "forward", "import", "install", "link", "lock",
     "map", "new", "pin", "pull", "release", "reply", "request", "scale", "scan", "select", "star", "store",
     "type",
-];
+]);
 
 /// Verbs that are nouns at the end of a name as well: `http_request`.
-const FIRST_ONLY: &[&str] = &["block", "link", "map", "new", "request"];
+const FIRST_ONLY: WordList = WordList::of(&["block", "link", "map", "new", "request"]);
 
 /// Words that a name ends with when it says what one looks at, and not what is done.
-const LOOKED_AT: &[&str] = &[
+const LOOKED_AT: WordList = WordList::of(&[
     "blame",
     "config",
     "context",
@@ -325,7 +326,7 @@ const LOOKED_AT: &[&str] = &[
     "summary",
     "tree",
     "version",
-];
+]);
 
 /// Two words at the beginning of a name that are a product, though the first is a verb.
 const PRODUCTS: &[(&str, &str)] = &[
@@ -345,7 +346,7 @@ const PRODUCTS: &[(&str, &str)] = &[
 const COMPOUNDS: &[(&str, &str)] = &[("merge", "request"), ("merge", "requests"), ("pull", "request")];
 
 /// Words for work that runs: cancelling it leaves everything where it was. Whatever else is cancelled is gone.
-const RUNS: &[&str] = &[
+const RUNS: WordList = WordList::of(&[
     "build",
     "crawl",
     "deployment",
@@ -361,7 +362,7 @@ const RUNS: &[&str] = &[
     "task",
     "upload",
     "workflow",
-];
+]);
 
 /// What a word does, if it is a verb.
 pub(super) fn verb(word: &str) -> Option<Operation> {
@@ -369,27 +370,27 @@ pub(super) fn verb(word: &str) -> Option<Operation> {
     if !(2..=11).contains(&word.len()) {
         return None;
     }
-    VERBS.iter().find(|(_, verbs)| verbs.contains(&word)).map(|(operation, _)| *operation)
+    VERBS.iter().find(|(_, verbs)| verbs.contains(word)).map(|(operation, _)| *operation)
 }
 
 /// What a word does at the end of a name, if it is a verb there.
 pub(super) fn last_verb(word: &str) -> Option<Operation> {
-    verb(word).filter(|_| !FIRST_ONLY.contains(&word))
+    verb(word).filter(|_| !FIRST_ONLY.contains(word))
 }
 
 /// Whether a verb is more often a noun.
 pub(super) fn is_noun(word: &str) -> bool {
-    NOUNS.contains(&word)
+    NOUNS.contains(word)
 }
 
 /// Whether it is one before any other verb.
 pub(super) fn is_object(word: &str) -> bool {
-    OBJECTS.contains(&word)
+    OBJECTS.contains(word)
 }
 
 /// Whether a name that has no verb ends with what one looks at.
 pub(super) fn is_looked_at(word: &str) -> bool {
-    LOOKED_AT.contains(&word)
+    LOOKED_AT.contains(word)
 }
 
 /// How many of the first words are a product's name, as far as they could be taken for a verb.
@@ -408,5 +409,5 @@ pub(super) fn begins_compound(word: &str, next: Option<&String>) -> bool {
 
 /// Whether what is cancelled is work that runs.
 pub(super) fn is_run(word: &str) -> bool {
-    RUNS.contains(&word) || word.strip_suffix('s').is_some_and(|one| RUNS.contains(&one))
+    RUNS.contains(word) || word.strip_suffix('s').is_some_and(|one| RUNS.contains(one))
 }
