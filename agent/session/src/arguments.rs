@@ -92,6 +92,11 @@ pub(crate) fn look(arguments: &Value, tool: Operation, is_shell: bool) -> Found 
     Found { deeds, mentions, longest_list }
 }
 
+/// Whether the value of an argument with this name is run, at a tool of which that is known.
+pub(crate) fn holds_code(name: &str, tool: Operation, is_shell: bool) -> bool {
+    matches!(kind(&words(name), tool, is_shell), Kind::Command | Kind::Code)
+}
+
 struct Search {
     tool: Operation,
     is_shell: bool,
@@ -129,7 +134,7 @@ impl Search {
             } else if !self.mentions.is_full() {
                 self.mentions.look_at(&words);
             }
-            let kind = self.kind(&words);
+            let kind = kind(&words, self.tool, self.is_shell);
             let with_further = match (kind, member) {
                 (Kind::Command, Value::String(program)) if is_one_word(program) => {
                     programs += 1;
@@ -168,30 +173,6 @@ impl Search {
             any |= further.is_some_and(|words| self.command_words(&words, &[program]));
         }
         any
-    }
-
-    fn kind(&self, words: &[String]) -> Kind {
-        let length: usize = words.iter().map(String::len).sum();
-        if length > LONGEST_KEY {
-            return Kind::Other;
-        }
-        let joined;
-        let key = match words {
-            [one] => one.as_str(),
-            _ => {
-                joined = words.concat();
-                joined.as_str()
-            }
-        };
-        let runs = self.tool == Operation::Execute || self.is_shell;
-        match key {
-            key if COMMANDS.contains(key) => Kind::Command,
-            key if SCRIPTS.contains(key) && self.is_shell => Kind::Command,
-            key if CODES.contains(key) && runs => Kind::Code,
-            key if METHODS.contains(key) => Kind::Method,
-            key if ACTIONS.contains(key) && self.tool != Operation::Read => Kind::Action,
-            _ => Kind::Other,
-        }
     }
 
     /// A text. One that is a list in JSON is looked at as that list, too: some clients send lists so, and some tools take them.
@@ -272,6 +253,31 @@ fn list(text: &str) -> Option<Vec<Value>> {
     }
     let Ok(Value::Array(items)) = strict::value(text) else { return None };
     Some(items)
+}
+
+/// What a value is by its key's words, at a tool that does that, and that is a shell or is none.
+fn kind(words: &[String], tool: Operation, is_shell: bool) -> Kind {
+    let length: usize = words.iter().map(String::len).sum();
+    if length > LONGEST_KEY {
+        return Kind::Other;
+    }
+    let joined;
+    let key = match words {
+        [one] => one.as_str(),
+        _ => {
+            joined = words.concat();
+            joined.as_str()
+        }
+    };
+    let runs = tool == Operation::Execute || is_shell;
+    match key {
+        key if COMMANDS.contains(key) => Kind::Command,
+        key if SCRIPTS.contains(key) && is_shell => Kind::Command,
+        key if CODES.contains(key) && runs => Kind::Code,
+        key if METHODS.contains(key) => Kind::Method,
+        key if ACTIONS.contains(key) && tool != Operation::Read => Kind::Action,
+        _ => Kind::Other,
+    }
 }
 
 /// Whether a text is no command line, but one name.

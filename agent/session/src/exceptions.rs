@@ -1,10 +1,16 @@
-//! Exceptions: reasons that count nothing in the score of calls of one tool with arguments of one shape. Pure.
+//! Exceptions: reasons that are not counted in the score of calls of one tool with arguments of one shape. Pure.
 //!
 //! An exception lowers a score and nothing else: rules are held against the call as it would be without.
 
-use super::risk::{self, GRAVE, Risk};
-use ringfence_redact::REDACTED;
-use ringfence_wire::exception::{Argument, Excepted, Exception, JsonType};
+use super::{
+    arguments, classify,
+    risk::{self, GRAVE, Risk},
+};
+use ringfence_redact::{REDACTED, words::words};
+use ringfence_wire::{
+    exception::{Argument, Excepted, Exception, JsonType},
+    tool_call::Operation,
+};
 use serde_json::{Map, Value, json};
 use std::collections::HashSet;
 
@@ -12,7 +18,7 @@ use std::collections::HashSet;
 const MOST_ARGUMENTS: usize = 32;
 /// Bytes of the whole exception as JSON: interceptors are sent all of them.
 const LONGEST: usize = 2500;
-/// The reason of a call that runs something, and the operation of one.
+/// The reason of a call that runs something.
 const EXECUTE: &str = "execute";
 /// The one member of arguments that are too long for the record.
 const CUT: &str = "ringfence_cut";
@@ -67,8 +73,12 @@ pub fn check(exception: &Exception) -> Result<(), String> {
             }
         }
     }
-    if reasons.iter().any(|reason| reason == EXECUTE) && is_about_any_text(exception) {
-        return Err(ANY_SCRIPT.to_owned());
+    if let Some(open) = arguments.iter().find(|argument| is_open(argument, tool, reasons)) {
+        return Err(format!(
+            "a call that runs code can do anything, depending on its text: pin the arguments that hold it (`--same ARGUMENT`, \"equals\"); {:?} is {}",
+            open.name,
+            if open.kind == JsonType::String { "not pinned" } else { "a list or an object, which cannot be" }
+        ));
     }
     let bytes = json!(exception).to_string().len();
     if bytes > LONGEST {
@@ -77,20 +87,18 @@ pub fn check(exception: &Exception) -> Result<(), String> {
     Ok(())
 }
 
-/// Why an exception about calls that run something has to say what.
-pub const ANY_SCRIPT: &str = "calls that run something can do anything by one text: name the argument whose value has to be the same (`--same ARGUMENT`, \"equals\")";
-
-/// Whether whatever texts such a call has, it is one that an exception is about.
-pub fn is_about_any_text(exception: &Exception) -> bool {
-    !exception.arguments.iter().any(|argument| argument.equals.as_ref().is_some_and(Value::is_string))
-}
-
-/// Whether a call on record runs something.
-pub fn executes(call: &Value) -> bool {
-    call["operation_type"] == EXECUTE
-        || call["risk_reasons"]
-            .as_array()
-            .is_some_and(|reasons| reasons.iter().any(|reason| reason == EXECUTE))
+/// Whether an argument leaves open what a call does that loses something for good or runs something. Of a tool that runs, and for a
+/// reason that says so or a grave one, any text could be what is run or lost; elsewhere what is called a command is.
+fn is_open(argument: &Argument, tool: &str, reasons: &[String]) -> bool {
+    let words = words(tool);
+    let (operation, is_shell) = (classify::name(&words), classify::is_shell(&words));
+    let all = is_shell
+        || operation == Operation::Execute
+        || reasons.iter().any(|reason| reason == EXECUTE || GRAVE.contains(&reason.as_str()));
+    let may_hold_text = matches!(argument.kind, JsonType::String | JsonType::Array | JsonType::Object);
+    may_hold_text
+        && argument.equals.is_none()
+        && (all || arguments::holds_code(&argument.name, operation, is_shell))
 }
 
 /// The first argument of a call on record of which only that it was a secret is known, not of which type.
@@ -184,7 +192,7 @@ pub fn suggested(call: &Value) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use super::{NamedException, check, covers, executes, is_about, lowered, suggested};
+    use super::{NamedException, check, covers, is_about, lowered, suggested};
     use crate::risk;
     use ringfence_wire::exception::Exception;
     use serde_json::{Value, json};
@@ -305,19 +313,60 @@ mod tests {
     }
 
     #[test]
-    fn what_runs_something_is_excepted_for_one_text() {
-        let with = |equals: Value, reason: &str| {
-            let mut argument = json!({ "name": "command", "type": "string" });
-            if !equals.is_null() {
-                argument["equals"] = equals;
-            }
-            check(&exception(json!([argument, { "name": "n", "type": "number", "equals": 1 }]), &[reason]))
+    fn what_runs_or_destroys_is_excepted_only_with_every_text_pinned() {
+        let of = |tool: &str, arguments: Value, reason: &str| {
+            let value = json!({ "server": "s", "tool": tool, "arguments": arguments, "reasons": [reason] });
+            check(&serde_json::from_value(value).expect("an exception"))
         };
-        assert!(with(Value::Null, "execute").expect_err("any script").contains("--same"));
-        assert_eq!(with(json!("ls"), "execute"), Ok(()));
-        assert_eq!(with(Value::Null, "sensitive_data"), Ok(()), "the control");
-        assert!(executes(&json!({ "operation_type": "execute", "risk_reasons": [] })));
-        assert!(executes(&json!({ "operation_type": "read", "risk_reasons": ["write", "execute"] })));
-        assert!(!executes(&json!({ "operation_type": "read", "risk_reasons": ["write"] })));
+        let text = |name: &str| json!({ "name": name, "type": "string" });
+        let pinned = |name: &str| json!({ "name": name, "type": "string", "equals": "x" });
+        let number = json!({ "name": "timeout", "type": "number" });
+        for (tool, arguments, reason) in [
+            ("t", json!([text("a")]), "execute"),
+            ("t", json!([text("a")]), "unseen_code"),
+            ("t", json!([pinned("a"), text("cwd")]), "execute"),
+            ("bash", json!([text("command"), pinned("cwd")]), "bulk_operation"),
+            ("bash", json!([text("command")]), "destructive"),
+            ("run_tests", json!([text("path")]), "first_use"),
+            ("t", json!([text("command"), pinned("path")]), "bulk_operation"),
+        ] {
+            let why = of(tool, arguments.clone(), reason).expect_err("refused");
+            assert!(
+                why.contains("--same") && why.contains("not pinned"),
+                "{tool} {arguments} {reason}: {why}"
+            );
+        }
+        let list = json!([{ "name": "command", "type": "array" }, pinned("cwd")]);
+        for (tool, reason) in [("bash", "bulk_operation"), ("t", "execute"), ("t", "bulk_operation")] {
+            assert!(of(tool, list.clone(), reason).expect_err("refused").contains("cannot be"), "{tool}");
+        }
+        for (tool, arguments, reason) in [
+            ("bash", json!([pinned("command"), pinned("cwd"), number]), "execute"),
+            ("bash", json!([pinned("command")]), "destructive"),
+            ("delete_all", json!([]), "destructive"),
+            ("t", json!([pinned("command"), text("path")]), "bulk_operation"),
+            ("read_file", json!([text("path"), { "name": "lines", "type": "array" }]), "sensitive_data"),
+        ] {
+            assert_eq!(of(tool, arguments.clone(), reason), Ok(()), "the control: {tool} {arguments}");
+        }
+    }
+
+    #[test]
+    fn what_removes_one_folder_excepts_no_other() {
+        let call = json!({ "server_name": "s", "tool_name": "bash", "arguments": {"command": "rm -rf build"},
+            "risk_reasons": risk::assess("bash", &json!({"command": "rm -rf build"}), false).reasons });
+        let mut exception: Exception = serde_json::from_value(suggested(&call)).expect("an exception");
+        exception.reasons = vec!["destructive".into(), "bulk_operation".into()];
+        check(&exception).expect_err("of any command");
+        exception.arguments[0].equals = Some(json!("rm -rf build"));
+        check(&exception).expect("of that one");
+        let named = [NamedException { name: "build".into(), exception }];
+        let score = |command: &str| {
+            let arguments = json!({ "command": command });
+            let risk = risk::assess("bash", &arguments, false);
+            lowered(&named, ("s", "bash"), &arguments, &risk).map_or(risk.score, |(risk, _)| risk.score)
+        };
+        assert_eq!(score("rm -rf build"), 0, "the control");
+        assert!(score("rm -rf anything/else") >= 40);
     }
 }

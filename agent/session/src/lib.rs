@@ -12,7 +12,7 @@
 //! | `listing` | answers to `tools/list`: the tools in a line, and the line without some of them |
 //! | `corpus` | for tests: calls that are labelled, and how often the classifier agrees |
 //! | `conditions`, `rules` | which calls a rule is about; the YAML rules |
-//! | `exceptions` | reasons that count nothing in certain calls |
+//! | `exceptions` | reasons that are not counted in certain calls |
 //! | `ruleset`, `reload` | the rules in force; the rule file, watched |
 //! | `trial` | what a change of a rule would have meant for calls on record |
 //! | `fingerprint` | what tells that two calls ask for the same |

@@ -260,7 +260,7 @@ mod tests {
         let set = RuleSet::new(
             rules::parse("rules:\n  - {name: high, min_risk_score: 30, action: flag}").expect("rules"),
         );
-        let exception = json!({ "server": "s", "tool": "x_a", "arguments": [{ "name": "sql", "type": "string" }],
+        let exception = json!({ "server": "s", "tool": "x_a", "arguments": [{ "name": "sql", "type": "string", "equals": "DELETE FROM t" }],
             "reasons": ["destructive", "sql_without_where"] });
         let except = StoredRule {
             action: "except".into(),

@@ -206,7 +206,7 @@ pub(crate) const APPROVALS: &str = "
     CREATE INDEX standing_approvals_by_time ON standing_approvals (uid, created_at);
 ";
 
-/// Migration 37: reasons that count nothing.
+/// Migration 37: reasons that are not counted.
 pub(crate) const EXCEPTIONS: &str = "
     ALTER TABLE policy_rules ADD COLUMN exception JSON;  -- of a rule with that action: what it is about
     ALTER TABLE tool_calls ADD COLUMN exceptions JSON;   -- those that lowered its score, with their reasons; NULL: none did

@@ -17,8 +17,13 @@ fn rules(home: &Home, arguments: &[&str]) -> (String, bool) {
 
 /// Reads a file; the row of that call.
 fn reads(home: &Home, client: &mut Client, id: u32, path: &str) -> Value {
+    calls(home, client, id, ("read_it", "path", path))
+}
+
+/// Calls a tool with one argument; the row of that call.
+fn calls(home: &Home, client: &mut Client, id: u32, (tool, name, value): (&str, &str, &str)) -> Value {
     client.send(format!(
-        "{{\"jsonrpc\":\"2.0\",\"id\":{id},\"method\":\"tools/call\",\"params\":{{\"name\":\"read_it\",\"arguments\":{{\"path\":\"{path}\"}}}}}}\n"
+        "{{\"jsonrpc\":\"2.0\",\"id\":{id},\"method\":\"tools/call\",\"params\":{{\"name\":\"{tool}\",\"arguments\":{{\"{name}\":\"{value}\"}}}}}}\n"
     ));
     assert_eq!(client.out.line(), answered(&id.to_string()));
     eventually("it is on record", || {
@@ -83,4 +88,19 @@ fn an_exception_is_made_from_a_call_and_lowers_the_score_of_calls_like_it() {
     assert!(log.contains("add env_is_fine  by uid") && log.contains("disable env_is_fine"), "{log}");
     assert!(client.end().success());
     assert!(verified(&home, 1));
+}
+
+#[test]
+fn of_a_call_that_runs_code_the_text_that_it_runs_is_pinned() {
+    let home = Home::new();
+    let mut client = apart(&home, &[]);
+    client.works("1");
+    let row = calls(&home, &mut client, 2, ("bash", "command", "ls build"));
+    let id = row["id"].as_str().expect("an id");
+    let except = ["except", "lists", "--like", id, "--reason", "execute"];
+    let (said, ok) = rules(&home, &[&except[..], &["--yes"]].concat());
+    assert!(!ok && said.contains("pin the arguments that hold it"), "{said}");
+    let (said, ok) = rules(&home, &[&except[..], &["--same", "command", "--yes"]].concat());
+    assert!(ok && said.contains("lists is in force"), "the control: {said}");
+    assert!(client.end().success());
 }

@@ -1,4 +1,4 @@
-//! Exceptions: reasons that count nothing in the score of certain calls.
+//! Exceptions: reasons that are not counted in the score of certain calls.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -17,7 +17,7 @@ pub struct Exception {
     pub tool: String,
     /// The call's arguments: these, each of its type, and no others.
     pub arguments: Vec<Argument>,
-    /// Names of reasons that count nothing.
+    /// Names of reasons that are not counted.
     pub reasons: Vec<String>,
 }
 

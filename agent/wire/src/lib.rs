@@ -13,7 +13,7 @@
 //! | what is said about MCP sessions | [`mcp`] |
 //! | what a tool call does, what is decided about it | [`tool_call`] |
 //! | approvals of more than one call | [`approvals`] |
-//! | reasons that count nothing in certain calls | [`exception`] |
+//! | reasons that are not counted in certain calls | [`exception`] |
 //! | what the core and the auditor say to each other | [`audit`] |
 //! | what the core and an agent's LLM worker say to each other | [`agent`] |
 //! | what `ringfence run` asks who renews a login | [`renewal`] |

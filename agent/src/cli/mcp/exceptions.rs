@@ -42,9 +42,6 @@ pub(super) fn like(call: &Value, reasons: &[String], same: &[String]) -> anyhow:
         }
         argument.equals = Some(value.clone());
     }
-    if exceptions::executes(call) && exceptions::is_about_any_text(&exception) {
-        bail!("{}", exceptions::ANY_SCRIPT);
-    }
     Ok(exception)
 }
 
@@ -76,8 +73,8 @@ mod tests {
     use serde_json::json;
 
     fn call() -> Value {
-        let mut call = json!({ "server_name": "fs", "tool_name": "bash", "risk_reasons": ["destructive", "bulk_operation"],
-            "arguments": {"command": "rm -rf build", "token": "x [redacted]", "n": 3} });
+        let mut call = json!({ "server_name": "fs", "tool_name": "clean", "risk_reasons": ["destructive", "bulk_operation"],
+            "arguments": {"folder": "rm -rf build", "token": "x [redacted]", "n": 3} });
         call["suggested_exception"] = ringfence_session::exceptions::suggested(&call);
         call
     }
@@ -102,28 +99,16 @@ mod tests {
     }
 
     #[test]
-    fn of_a_call_that_runs_something_a_text_has_to_be_named() {
-        let mut runs = call();
-        runs["operation_type"] = json!("execute");
-        let of = |same: &[&str]| {
-            let same: Vec<String> = same.iter().map(|name| (*name).to_owned()).collect();
-            like(&runs, &[], &same)
-        };
-        assert!(of(&["n"]).expect_err("any script").to_string().contains("--same"));
-        of(&["command"]).expect("one script");
-    }
-
-    #[test]
     fn a_value_is_asked_for_where_it_is_named_and_on_record() {
         let same = |names: &[&str]| {
             let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
             like(&call(), &[], &names)
         };
-        let exception = same(&["command", "n"]).expect("made");
+        let exception = same(&["folder", "n"]).expect("made");
         ringfence_session::exceptions::check(&exception).expect("one that can be");
         assert_eq!(
             about(&exception),
-            "tool=bash server=fs arguments=(command=\"rm\\x20-rf\\x20build\",n=3,token:string) not counted: bulk_operation"
+            "tool=clean server=fs arguments=(folder=\"rm\\x20-rf\\x20build\",n=3,token:string) not counted: bulk_operation"
         );
         assert!(same(&["token"]).expect_err("redacted").to_string().contains("redacted"));
         let mut secret = call();

@@ -94,7 +94,7 @@ pub(super) enum Command {
         #[command(flatten)]
         how: How,
     },
-    /// Adds an exception to the database: reasons that count nothing in the score of calls like one on record.
+    /// Adds an exception to the database: reasons that are not counted in the score of calls like one on record.
     ///
     /// Such calls are those of the same tool of the same server, with the same arguments by name and type, and no others. What does
     /// not count by itself are the call's reasons but for those that say that something is destroyed or that nobody knows what

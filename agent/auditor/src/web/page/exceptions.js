@@ -16,7 +16,6 @@ export const about = ({ arguments: given, reasons }) => [
 /** A form for an exception about calls like this one; `save(name, body)` sends it, `cancel()` takes the form away. */
 export function form(call, save, cancel) {
   const suggested = call.suggested_exception;
-  const runs = call.operation_type === "execute" || call.risk_reasons.includes("execute");
   const box = (name, value, label, more = {}) =>
     el("label", { class: "box" }, el("input", { type: "checkbox", name, value, ...more }), ...label);
   const asked = suggested.arguments.map(({ name, type }, index) => {
@@ -35,11 +34,6 @@ export function form(call, save, cancel) {
       (fixed.includes(index) ? { ...argument, equals: call.arguments[argument.name] } : argument));
     const exception = { server: suggested.server, tool: suggested.tool, arguments: given, reasons: data.getAll("reasons") };
     said.textContent = "";
-    if (runs && !given.some(({ equals }) => typeof equals === "string")) {
-      said.className = "bad";
-      said.textContent = "This call runs something, and can do anything by one text: tick a text that has to be the same.";
-      return;
-    }
     try {
       const name = String(data.get("name")).trim();
       await save(name, { name, description: String(data.get("description")).trim(), action: "except", exception });
@@ -51,7 +45,7 @@ export function form(call, save, cancel) {
   return el("form", { id: "add-exception", "aria-labelledby": "exception-title", onsubmit },
     el("h2", { id: "exception-title" }, "Make an exception from a call"),
     el("p", {}, "Of calls of ", shown("b", {}, suggested.tool), " on ", shown("b", {}, suggested.server),
-      " with these arguments, and no others, the ticked reasons count nothing. Every rule holds all the same."),
+      " with these arguments, and no others, the ticked reasons are not counted. Every rule holds all the same."),
     block(call.arguments),
     el("ul", {}, asked.length ? asked : el("li", {}, "no arguments")),
     el("fieldset", {}, el("legend", {}, "Reasons that do not count"),
