@@ -5,7 +5,6 @@
 //! nothing; everything deeper, numbers and escapes count as they are written. Who writes the same in another way is asked again.
 
 use super::journal;
-use serde::Deserialize;
 use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
@@ -41,24 +40,6 @@ pub fn of_texts<'a>(texts: impl IntoIterator<Item = &'a str>) -> String {
     let mut hash = Sha256::new();
     texts.into_iter().for_each(|text| begin(&mut hash, text));
     hex(hash)
-}
-
-/// What a server says of itself in a line of its, if that is its answer to `initialize`: JSON.
-pub fn introduction(line: &[u8]) -> Option<&str> {
-    #[derive(Deserialize)]
-    struct Answer<'a> {
-        #[serde(borrow)]
-        result: Introduction<'a>,
-    }
-    #[derive(Deserialize)]
-    #[serde(rename_all = "camelCase")]
-    struct Introduction<'a> {
-        #[serde(borrow)]
-        server_info: &'a RawValue,
-    }
-    // One search, for all lines that are none.
-    memchr::memmem::find(line, b"\"serverInfo\"")?;
-    serde_json::from_slice::<Answer<'_>>(line).ok().map(|answer| answer.result.server_info.get())
 }
 
 /// A text with its length before it.

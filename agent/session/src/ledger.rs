@@ -36,7 +36,8 @@ pub enum Entry {
     Tool(Box<DecidedTool>),
     /// Somebody approved more than one call, or an approval ended before its time.
     Approval(Box<ChangedApproval>),
-    /// The entries up to a number were about removed sessions, changed rules and decisions about tools only, and are gone themselves.
+    /// The entries up to a number were about removed sessions, changed rules, decisions about tools and approvals only, and are gone
+    /// themselves.
     Folded {
         /// When.
         at: i64,
@@ -119,7 +120,7 @@ pub struct ChangedApproval {
     pub at: i64,
     /// Who, in words.
     pub by: String,
-    /// What was done: `add`, `revoke`, or `end` where nobody did it.
+    /// What was done: `add` or `revoke`; in entries of before also `end`, where nobody did it.
     pub change: String,
     /// The approval's id.
     pub id: String,

@@ -1,5 +1,5 @@
-//! Approvals of more than one call: given by a person, used by calls that would wait, ended by hand, by time, or because the server
-//! is another one. Each is given and ended in one transaction with its entry of the ledger.
+//! Approvals of more than one call: given by a person, used by calls that would wait, ended by hand or by time.
+//! Each is given and ended in one transaction with its entry of the ledger.
 //!
 //! A call is the same as an approved one if its interceptor, which has it as it came, says so, and if what is on record of it is the
 //! same: that is what the person saw. Neither is believed alone. Whoever writes a journal of their own could have a harmless call shown
@@ -123,15 +123,6 @@ impl Candidate {
         })
     }
 
-    /// Whether the server that it was given for is another one now: of a call of that server's name, by its interceptor's word.
-    fn is_outdated(&self, of: &CallFacts<'_>, call: &OnRecord) -> bool {
-        let same = of.fingerprint.is_some_and(|now| now.server == self.server);
-        self.server_name == call.server_name
-            && self.governed == of.governed
-            && !same
-            && (self.scope != ApprovalScope::Session.name() || self.session == of.session)
-    }
-
     fn answers(&self, of: &CallFacts<'_>, call: &OnRecord) -> bool {
         let Some(fingerprint) = of.fingerprint else { return false };
         let same_server = self.server_name == call.server_name
@@ -197,8 +188,7 @@ impl SessionWriter {
         Ok(Some(id))
     }
 
-    /// The approval that answers a call, if one stands: it counts as used once. What stands for a server that is another one now
-    /// ends.
+    /// The approval that answers a call, if one stands: it counts as used once.
     ///
     /// # Errors
     /// [`Error::Sql`].
@@ -220,9 +210,6 @@ impl SessionWriter {
         );
         let values = params![at, of.uid, call.tool, MOST_HELD];
         let candidates = rows(&step, &text, values, Candidate::read).map_err(&fail)?;
-        for outdated in candidates.iter().filter(|one| one.is_outdated(of, &call)) {
-            end(&step, &outdated.id, ("end", "nobody: the server is another one now"), now).map_err(&fail)?;
-        }
         let found = candidates.into_iter().find(|one| one.answers(of, &call));
         if let Some(found) = &found {
             step.prepare_cached("UPDATE standing_approvals SET uses = uses + 1, last_use = ?2 WHERE id = ?1")

@@ -167,12 +167,50 @@ fn a_session_s_approval_is_of_that_session_and_a_tool_s_of_all() {
     command.arg(interceptor.get_program()).args(interceptor.get_args());
     let mut other = Client::start(&mut command);
     asks(&home, &mut other, 1, "{}");
-    assert_eq!(standing(&home).len(), 0, "and it is over for the first one as well");
-    asks(&home, &mut third, 11, "{}");
-    assert!(
-        done(&home, &["log"]).contains("  by nobody: the server is another one now\n"),
-        "and why is known"
-    );
+    goes_on(&mut third, 11, "{}");
+    assert_eq!(standing(&home).len(), 1, "it is not in the way of the one that it was given for");
+}
+
+#[test]
+fn of_a_server_that_writes_a_file_of_its_command_an_approval_is_of_one_session_and_says_so() {
+    let home = Home::new();
+    let started = |writes: &str| {
+        let script = format!("{writes}; exec python3 \"$2\" \"$3\"");
+        let interceptor = home.interceptor(&[
+            "--",
+            "sh",
+            "-c",
+            &script,
+            "sh",
+            &home.text("state.json"),
+            SERVER,
+            &home.text("received.log"),
+        ]);
+        let mut command = Command::new("sh");
+        home.settle(&mut command);
+        command.args(["-c", "\"$@\"; exit $?", "client"]);
+        command.arg(interceptor.get_program()).args(interceptor.get_args());
+        let mut client = Client::start(&mut command);
+        client.works("1");
+        client
+    };
+    let approves = |client: &mut Client| {
+        client.send(called(2, "delete_it", "{}"));
+        let said = done(&home, &["approve", &waiting(&home), "--scope", "tool"]);
+        assert_eq!(client.out.line(), answered("2"));
+        goes_on(client, 3, "{}");
+        said
+    };
+    let mut client = started("echo more >> \"$1\"");
+    let said = approves(&mut client);
+    assert!(said.contains("answers calls of this session only"), "{said}");
+    let mut next = started("echo more >> \"$1\"");
+    asks(&home, &mut next, 2, "{}");
+    goes_on(&mut client, 4, "{}");
+    // The control: one that writes nothing is the same in the next session.
+    let said = approves(&mut started(":"));
+    assert!(!said.contains("session only"), "{said}");
+    goes_on(&mut started(":"), 2, "{}");
 }
 
 #[test]

@@ -51,8 +51,12 @@ pub struct Standing {
 pub struct Fingerprint {
     /// Of all that the call asks for: its params but for `_meta`, secrets included.
     pub arguments: String,
-    /// Of the server: its name and command, the files that this names, and what it calls itself.
+    /// Of the server: its name, profile, address and command, where that is started and its environment, the files that it names,
+    /// and what the server calls itself. All of it as it was while the server started.
     pub server: String,
+    /// Whether that changed meanwhile: no other session has the same, and an approval answers calls of this one alone.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unsettled: bool,
 }
 
 impl Fingerprint {

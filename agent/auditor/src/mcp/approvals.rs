@@ -83,8 +83,8 @@ fn facts(known: &KnownCall) -> CallFacts<'_> {
 }
 
 impl Sessions {
-    /// Approves a call that waits, and those like it from now on: the call's whole id, and the approval as lists have it. `lane`:
-    /// that of whoever decides.
+    /// Approves a call that waits, and those like it from now on: the call's whole id, and the approval as lists have it, with
+    /// `only_session` where no other session has that server. `lane`: that of whoever decides.
     pub(crate) fn approve_for(
         &self,
         named: &str,
@@ -116,7 +116,12 @@ impl Sessions {
         drop(writer);
         answered.into_iter().for_each(|(call, by)| self.waiting.let_go(&call, by));
         let row = self.readers.ask(|reader| reader.approval(Viewer(known.uid), &id))?;
-        Ok((known.call, row.unwrap_or_default()))
+        let mut row = row.unwrap_or_default();
+        let is_unsettled = known.fingerprint.is_some_and(|fingerprint| fingerprint.unsettled);
+        if is_unsettled && standing.scope != ApprovalScope::Session {
+            row["only_session"] = true.into();
+        }
+        Ok((known.call, row))
     }
 
     /// A call is to wait, unless an approval stands that answers it.
@@ -214,7 +219,7 @@ mod tests {
             session: "s".into(),
             uid: 5,
             governed: false,
-            fingerprint: Some(Fingerprint { arguments: hash(), server: hash() }),
+            fingerprint: Some(Fingerprint { arguments: hash(), server: hash(), unsettled: false }),
             decided_by: String::new(),
         };
         let waiting = WaitingCall {

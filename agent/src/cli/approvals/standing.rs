@@ -20,8 +20,8 @@ use std::{
 
 /// Approves a tool call that waits, and with `--scope` calls like it that come later.
 ///
-/// An approval of more than one call answers only what would wait: a rule that blocks still blocks. It is of one server, and ends
-/// when that is another one: another command, another program or script, another version by its own word.
+/// An approval of more than one call answers only what would wait: a rule that blocks still blocks. It applies to one server, and to
+/// none that has another command, another program or script, or another version by its own word.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   ringfence approvals approve 3f2a9c1b
@@ -127,6 +127,11 @@ pub(super) fn approve(args: &ApproveArgs) -> anyhow::Result<ExitCode> {
         text("id"),
         text("scope")
     )?;
+    if approval["only_session"] == true {
+        eprintln!(
+            "ringfence: a file that the server's command names changed while the server started; so this approval answers calls of this session only"
+        );
+    }
     Ok(ExitCode::SUCCESS)
 }
 

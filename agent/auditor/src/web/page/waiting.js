@@ -104,9 +104,12 @@ async function decide(id, approve, body = {}) {
   document.querySelectorAll(buttons).forEach((b) => (b.disabled = true));
   const done = await trying(() => post(`/api/tool-calls/${encodeURIComponent(id)}/${verb}`, body));
   const card = cards.get(id);
-  if (card && !card.over) finish(id, card, done?.approval ? "approved, and others like it" : done?.outcome);
+  if (card && !card.over) finish(id, card, done?.approval ? others(done.approval) : done?.outcome);
   if (!done) update(await trying(() => ask("/api/waiting")) ?? waiting);
 }
+
+/** What was approved beside the call. Where its server's files changed while that started, no other session has the same server. */
+const others = ({ only_session }) => `approved, and others like it${only_session ? " in this session only: its server changed while it started" : ""}`;
 
 /** The call waits no longer: its card says what became of it. */
 async function finish(id, card, outcome) {
