@@ -86,7 +86,7 @@ pub use rule_trials::MOST_PATTERNS;
 pub use session_readers::SessionReaders;
 pub use session_writer::{Position, SessionWriter};
 pub use spans::{Inside, MOST_SPANS, RunCalls};
-pub use standing_approvals::{ActiveApproval, CallFacts};
+pub use standing_approvals::{ActiveApproval, CallFacts, Given};
 pub use tool_decisions::Decided;
 pub use tools::{CONTAINED, PAST};
 pub use write::{Event, Incoming, Writer, is_denied};

@@ -59,6 +59,19 @@ pub struct CallFacts<'a> {
     pub fingerprint: Option<&'a Fingerprint>,
 }
 
+/// What became of an approval that was to be given.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Given {
+    /// It stands, with this id.
+    Stands(String),
+    /// Its call's interceptor cannot tell when another call is the same.
+    NoFingerprint,
+    /// Its call is not on record, or not yet.
+    NotOnRecord,
+    /// It is about the call's arguments, and nobody could see all of them.
+    NotSeen,
+}
+
 /// An approval that answers a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ActiveApproval {
@@ -142,8 +155,7 @@ impl Candidate {
 }
 
 impl SessionWriter {
-    /// Gives an approval on behalf of `by`: its id. None where the call is not on record, or its arguments are not and `scope` needs
-    /// them.
+    /// Gives an approval on behalf of `by`.
     ///
     /// # Errors
     /// [`Error::Sql`], [`Error::TooManyApprovals`].
@@ -153,15 +165,15 @@ impl SessionWriter {
         (scope, until): (ApprovalScope, Option<i64>),
         by: &str,
         now: i64,
-    ) -> Result<Option<String>, Error> {
+    ) -> Result<Given, Error> {
         let fail = sql("store an approval");
         let owners = self.owners.clone();
-        let Some(fingerprint) = of.fingerprint else { return Ok(None) };
+        let Some(fingerprint) = of.fingerprint else { return Ok(Given::NoFingerprint) };
         let _turn = turn::wait();
         let step = begin(self.connection()?)?;
-        let Some(call) = OnRecord::of(&step, of).map_err(&fail)? else { return Ok(None) };
+        let Some(call) = OnRecord::of(&step, of).map_err(&fail)? else { return Ok(Given::NotOnRecord) };
         let recorded = match (scope, call.recorded) {
-            (ApprovalScope::Arguments, None) => return Ok(None),
+            (ApprovalScope::Arguments, None) => return Ok(Given::NotSeen),
             (_, recorded) => recorded.unwrap_or_default(),
         };
         forget(&step, of.uid, now).map_err(&fail)?;
@@ -185,39 +197,43 @@ impl SessionWriter {
         .map_err(&fail)?;
         note(&step, &id, ("add", by), now).map_err(&fail)?;
         step.commit().map_err(sql("commit"))?;
-        Ok(Some(id))
+        Ok(Given::Stands(id))
     }
 
-    /// The approval that answers a call, if one stands: it counts as used once.
+    /// The approval that answers a call, if one stands. Whoever lets the call go on by it says so with [`Self::count_use`].
     ///
     /// # Errors
     /// [`Error::Sql`].
-    pub fn use_approval(&mut self, of: &CallFacts<'_>, now: i64) -> Result<Option<ActiveApproval>, Error> {
+    pub fn approval_for(&mut self, of: &CallFacts<'_>, now: i64) -> Result<Option<ActiveApproval>, Error> {
         let fail = sql("look for an approval");
-        let at = rfc3339(now);
         let connection = self.connection()?;
         // Nearly always there is none: nobody waits for that.
         let any = "SELECT 1 FROM standing_approvals WHERE uid = ?1 AND ended_at IS NULL LIMIT 1";
         if !connection.prepare_cached(any).and_then(|mut any| any.exists([of.uid])).map_err(&fail)? {
             return Ok(None);
         }
-        let _turn = turn::wait();
-        let step = begin(connection)?;
-        let Some(call) = OnRecord::of(&step, of).map_err(&fail)? else { return Ok(None) };
+        let Some(call) = OnRecord::of(connection, of).map_err(&fail)? else { return Ok(None) };
         let text = format!(
             "SELECT a.* FROM standing_approvals a WHERE a.uid = ?2 AND a.tool = ?3 AND {STANDS}
              ORDER BY a.created_at DESC, a.id LIMIT ?4"
         );
-        let values = params![at, of.uid, call.tool, MOST_HELD];
-        let candidates = rows(&step, &text, values, Candidate::read).map_err(&fail)?;
+        let values = params![rfc3339(now), of.uid, call.tool, MOST_HELD];
+        let candidates = rows(connection, &text, values, Candidate::read).map_err(&fail)?;
         let found = candidates.into_iter().find(|one| one.answers(of, &call));
-        if let Some(found) = &found {
-            step.prepare_cached("UPDATE standing_approvals SET uses = uses + 1, last_use = ?2 WHERE id = ?1")
-                .and_then(|mut used| used.execute(params![found.id, at]))
-                .map_err(&fail)?;
-        }
-        step.commit().map_err(sql("commit"))?;
         Ok(found.map(|found| ActiveApproval { id: found.id, by: found.by }))
+    }
+
+    /// An approval let a call go on.
+    ///
+    /// # Errors
+    /// [`Error::Sql`].
+    pub fn count_use(&mut self, id: &str, now: i64) -> Result<(), Error> {
+        let _turn = turn::wait();
+        self.connection()?
+            .prepare_cached("UPDATE standing_approvals SET uses = uses + 1, last_use = ?2 WHERE id = ?1")
+            .and_then(|mut used| used.execute(params![id, rfc3339(now)]))
+            .map(drop)
+            .map_err(sql("count the use of an approval"))
     }
 
     /// Ends an approval that stands, by its id or the beginning of one; its whole id. None: the viewer has no such approval, or more

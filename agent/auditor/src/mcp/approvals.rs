@@ -4,9 +4,10 @@ use super::{
     link::Link,
     sessions::Sessions,
     waiting::{Decider, KnownCall, Origin, Refused},
+    writer::Turn,
 };
-use ringfence_base::{clock, quota::Lane};
-use ringfence_store::{self as store, ActiveApproval, CallFacts, Viewer};
+use ringfence_base::{clock, error::chain, quota::Lane};
+use ringfence_store::{self as store, ActiveApproval, CallFacts, Given, Viewer};
 use ringfence_wire::{
     approvals::{ApprovalScope, LONGEST_STANDING, Standing},
     mcp::WaitingCall,
@@ -52,6 +53,7 @@ const TOO_LONG: &str =
     "an approval that is bound to no session stands for eight hours at most; nothing was approved";
 const FOR_EVER: &str = "an approval stands for a year at most; nothing was approved";
 const NO_FINGERPRINT: &str = "the interceptor of this call is of an earlier version, and cannot tell when another call is the same: approve the call alone, or start the MCP client again";
+const NOT_ON_RECORD: &str = "this call is not on record yet, or no longer, so no other can be told to be like it: try again in a moment, or approve the call alone";
 const NOT_SEEN: &str = "the arguments of this call are so long that nobody could see all of them: approve the call alone, or for its tool";
 
 /// Until when an approval stands that is given `now`.
@@ -82,6 +84,29 @@ fn facts(known: &KnownCall) -> CallFacts<'_> {
     }
 }
 
+/// What `take` gave of a call that an approval answers, and by which words the call goes on. Only if it gave something the approval
+/// counts as used: else somebody was faster. What cannot be found out a person decides.
+fn answer<T>(
+    writer: &mut Turn<'_>,
+    known: &KnownCall,
+    take: impl FnOnce() -> Option<T>,
+) -> Option<(T, String)> {
+    let now = clock::now_micros();
+    let found = writer.approval_for(&facts(known), now).unwrap_or_else(|error| {
+        let session = &known.session;
+        tracing::warn!(
+            "whether an approval answers a call of session {session} is not known: {}",
+            chain(&error)
+        );
+        None
+    })?;
+    let taken = take()?;
+    if let Err(error) = writer.count_use(&found.id, now) {
+        tracing::warn!("{}", chain(&error));
+    }
+    Some((taken, by(&found)))
+}
+
 impl Sessions {
     /// Approves a call that waits, and those like it from now on: the call's whole id, and the approval as lists have it, with
     /// `only_session` where no other session has that server. `lane`: that of whoever decides.
@@ -95,26 +120,25 @@ impl Sessions {
         let now = clock::now_micros();
         let until = end_of(standing, now)?;
         let known = self.waiting.known(named, who)?;
-        if known.fingerprint.is_none() {
-            return Err(NotApproved::Invalid(NO_FINGERPRINT));
-        }
         let mut writer = self.writer.lock_in(lane);
         let given = writer.add_approval(&facts(&known), (standing.scope, until), &known.decided_by, now)?;
-        let id = given.ok_or(NotApproved::Invalid(NOT_SEEN))?;
+        let id = match given {
+            Given::Stands(id) => id,
+            Given::NoFingerprint => return Err(NotApproved::Invalid(NO_FINGERPRINT)),
+            Given::NotOnRecord => return Err(NotApproved::Invalid(NOT_ON_RECORD)),
+            Given::NotSeen => return Err(NotApproved::Invalid(NOT_SEEN)),
+        };
         if let Err(refused) = self.waiting.decide_by(&known.call, true, who, Some(&id)) {
             // It was decided at the same moment: what was to be approved for longer is not.
             writer.revoke_approval(Viewer(known.uid), &id, "nobody: its call was decided before", now)?;
             return Err(refused.into());
         }
         // Others wait that it answers as well.
-        let mut answered = Vec::new();
-        for other in self.waiting.known_of(known.uid) {
-            if let Some(approval) = writer.use_approval(&facts(&other), now)? {
-                answered.push((other.call, by(&approval)));
-            }
-        }
+        let others = self.waiting.known_of(known.uid);
+        let take = |other: &KnownCall| answer(&mut writer, other, || self.waiting.take(&other.call));
+        let answered: Vec<_> = others.iter().filter_map(take).collect();
         drop(writer);
-        answered.into_iter().for_each(|(call, by)| self.waiting.let_go(&call, by));
+        answered.into_iter().for_each(|(held, by)| held.let_go(by));
         let row = self.readers.ask(|reader| reader.approval(Viewer(known.uid), &id))?;
         let mut row = row.unwrap_or_default();
         let is_unsettled = known.fingerprint.is_some_and(|fingerprint| fingerprint.unsettled);
@@ -132,34 +156,29 @@ impl Sessions {
         (from, link): (Origin, &Link),
         still: &dyn Fn() -> bool,
     ) -> HeldNow {
-        if let Some(by) = self.standing_answer(known, still) {
+        if let Some(((), by)) = self.standing_answer(known, still, || Some(())) {
             return HeldNow::Answered(by);
         }
         if !self.waiting.add_from(waiting, from, Arc::clone(link)) {
             return HeldNow::TooMany;
         }
         // Who gave an approval since did not find this call among those that wait.
-        if let Some(by) = self.standing_answer(known, still) {
-            self.waiting.let_go(&known.call, by);
+        let again = self.standing_answer(known, still, || self.waiting.take(&known.call));
+        if let Some((held, by)) = again {
+            held.let_go(by);
         }
         HeldNow::Waits
     }
 
-    /// Who lets a call go on that is about to wait, if an approval stands that answers it. What cannot be found out a person decides.
-    pub(super) fn standing_answer(&self, known: &KnownCall, still: &dyn Fn() -> bool) -> Option<String> {
+    /// [`answer`], in the call's user's turn.
+    fn standing_answer<T>(
+        &self,
+        known: &KnownCall,
+        still: &dyn Fn() -> bool,
+        take: impl FnOnce() -> Option<T>,
+    ) -> Option<(T, String)> {
         known.fingerprint.as_ref()?;
-        let mut writer = self.writer.lock(known.uid, still)?;
-        match writer.use_approval(&facts(known), clock::now_micros()) {
-            Ok(found) => found.as_ref().map(by),
-            Err(error) => {
-                tracing::warn!(
-                    "whether an approval answers a call of session {} is not known: {}",
-                    known.session,
-                    ringfence_base::error::chain(&error)
-                );
-                None
-            }
-        }
+        answer(&mut self.writer.lock(known.uid, still)?, known, take)
     }
 
     /// Ends an approval; its whole id. `lane`: the viewer's.
@@ -178,15 +197,18 @@ impl Sessions {
 
 #[cfg(test)]
 mod tests {
-    use super::{HeldNow, NotApproved, end_of};
+    use super::{HeldNow, NotApproved, answer, end_of, facts};
     use crate::mcp::{
-        link::{Link, LinkWriter},
+        link::{Frame, Link, LinkWriter, frame},
         sessions::{Serving, Sessions},
         waiting::{KnownCall, Origin},
+        writer::Turn,
     };
+    use ringfence_base::clock;
+    use ringfence_store::{Given, Viewer};
     use ringfence_wire::{
         approvals::{ApprovalScope, Fingerprint, LONGEST_STANDING, Standing},
-        mcp::WaitingCall,
+        mcp::{SessionOrder, WaitingCall},
     };
     use std::{
         os::unix::net::UnixStream,
@@ -209,19 +231,53 @@ mod tests {
         panic!("it does not come to that: {what}");
     }
 
-    #[test]
-    fn a_call_is_held_against_approvals_once_more_when_whoever_gives_one_finds_it() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let sessions = Arc::new(Sessions::new(folder.path().join("audit.db"), Serving::Own));
+    /// What happens between the two looks for an approval that a call is held against.
+    #[derive(Debug, Clone, Copy, PartialEq)]
+    enum Between {
+        Nothing,
+        /// Somebody gave one, and did not find the call.
+        Given,
+        /// Somebody gave one, and let the call go on.
+        Found,
+    }
+
+    /// A call that is on record, and how it is known.
+    fn recorded(sessions: &Sessions) -> KnownCall {
+        sessions.writer.ours().lines("s", 5).expect("opens");
+        let other = rusqlite::Connection::open(&sessions.db).expect("opens");
+        other
+            .execute_batch(
+                "INSERT INTO sessions (id, server_name, server_command, started_at, uid) VALUES ('s', 'fs', 'x', '', 5);
+                 INSERT INTO messages (id, session_id, direction, timestamp, raw) VALUES ('m', 's', '', '', '');
+                 INSERT INTO tool_calls (id, session_id, request_msg_id, tool_name, arguments, operation_type, requested_at)
+                     VALUES ('call', 's', 'm', 't', '{}', 'write', '');",
+            )
+            .expect("stored");
         let hash = || "a".repeat(64);
-        let known = KnownCall {
+        KnownCall {
             call: "call".into(),
             session: "s".into(),
             uid: 5,
             governed: false,
             fingerprint: Some(Fingerprint { arguments: hash(), server: hash(), unsettled: false }),
             decided_by: String::new(),
-        };
+        }
+    }
+
+    fn gives(writer: &mut Turn<'_>, known: &KnownCall) -> String {
+        let now = clock::now_micros();
+        let standing = (ApprovalScope::Tool, Some(now + LONGEST_STANDING));
+        match writer.add_approval(&facts(known), standing, "uid 5", now).expect("stored") {
+            Given::Stands(id) => id,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Holds a call while that happens: what the auditor said to its interceptor, and how often the approval was used.
+    fn held_while(between: Between) -> (Vec<Frame>, Option<(String, u64)>) {
+        let folder = tempfile::tempdir().expect("a folder");
+        let sessions = Arc::new(Sessions::new(folder.path().join("audit.db"), Serving::Own));
+        let known = recorded(&sessions);
         let waiting = WaitingCall {
             id: "call".into(),
             session: "s".into(),
@@ -236,12 +292,14 @@ mod tests {
             until: i64::MAX,
         };
         let (ours, _theirs) = UnixStream::pair().expect("a pair");
+        // One that keeps what it is given: nothing goes before its first message.
         let link: Link = Arc::new(LinkWriter::new(ours));
         // Whoever comes to the writer waits for its lane, in the order in which they come.
         let gate = sessions.writer.wait(5, || true).expect("free");
         let [first, behind, second] = [(); 3].map(|()| Arc::new(AtomicBool::new(false)));
         let holds = {
             let (sessions, first, second) = (Arc::clone(&sessions), Arc::clone(&first), Arc::clone(&second));
+            let (known, link) = (known.clone(), Arc::clone(&link));
             thread::spawn(move || {
                 let from =
                     Origin { uid: 5, client: 1, governed: false, fingerprint: known.fingerprint.clone() };
@@ -256,7 +314,7 @@ mod tests {
             })
         };
         until("it looks for an approval", || first.load(Ordering::SeqCst));
-        let gives = {
+        let giver = {
             let (sessions, behind, second) =
                 (Arc::clone(&sessions), Arc::clone(&behind), Arc::clone(&second));
             thread::spawn(move || {
@@ -266,13 +324,39 @@ mod tests {
                 };
                 let lane = sessions.writer.wait(5, still).expect("its turn");
                 until("it looks once more, among those that wait", || second.load(Ordering::SeqCst));
-                drop(lane);
+                let mut turn = sessions.writer.lock_in(lane);
+                let id = (between != Between::Nothing).then(|| gives(&mut turn, &known));
+                if between == Between::Found {
+                    let take = || sessions.waiting.take(&known.call);
+                    let (held, by) = answer(&mut turn, &known, take).expect("it waits");
+                    held.let_go(by);
+                }
+                id
             })
         };
         until("somebody is to give one", || behind.load(Ordering::SeqCst));
         drop(gate);
-        gives.join().expect("it looked once more");
-        assert_eq!(holds.join().expect("no panic"), HeldNow::Waits, "none stands");
+        let id = giver.join().expect("it looked once more");
+        assert_eq!(holds.join().expect("no panic"), HeldNow::Waits);
+        assert_eq!(sessions.waiting.count(5), usize::from(between == Between::Nothing));
+        let uses = |id: String| {
+            let row = sessions.readers.ask(|reader| reader.approval(Viewer(5), &id)).expect("reads");
+            let uses = row.and_then(|row| row["uses"].as_u64()).expect("a number");
+            (id, uses)
+        };
+        (link.kept(), id.map(uses))
+    }
+
+    #[test]
+    fn a_call_is_held_against_approvals_once_more_when_whoever_gives_one_did_not_find_it() {
+        assert_eq!(held_while(Between::Nothing), (vec![], None), "the control: none stands");
+        for between in [Between::Given, Between::Found] {
+            let (told, approval) = held_while(between);
+            let (id, uses) = approval.expect("it was given");
+            let by = format!("approval {id} of uid 5");
+            let order = frame(&SessionOrder::Decide { call: "call".into(), approve: true, by });
+            assert_eq!((told, uses), (vec![order.expect("a frame")], 1), "once: {between:?}");
+        }
     }
 
     #[test]

@@ -45,7 +45,7 @@ pub(super) const FIRST: u32 = 1;
 
 /// One call, whose it is, and where the decision goes.
 #[derive(Debug)]
-struct Held {
+pub(super) struct Held {
     call: WaitingCall,
     uid: u32,
     /// Whose the id was when the call began to wait.
@@ -96,6 +96,11 @@ impl Held {
 
     fn is_for(&self, uid: u32) -> bool {
         uid == 0 || self.uid == uid
+    }
+
+    /// Lets the call go on, by those words. If its interceptor is gone it waits for nobody.
+    pub(super) fn let_go(self, by: String) {
+        let _ = self.link.send(&SessionOrder::Decide { call: self.call.id, approve: true, by });
     }
 }
 
@@ -333,13 +338,9 @@ impl Waiting {
         all.values().filter(|held| held.uid == uid).map(|held| held.known(String::new())).collect()
     }
 
-    /// Lets a call go on that an approval answers, by those words. If it waits no longer somebody was faster; if its interceptor is
-    /// gone it waits for nobody.
-    pub(super) fn let_go(&self, call: &str, by: String) {
-        let held = self.lock().remove(call);
-        if let Some(Held { call, link, .. }) = held {
-            let _ = link.send(&SessionOrder::Decide { call: call.id, approve: true, by });
-        }
+    /// A call that is to go on: it waits no longer. None: somebody was faster.
+    pub(super) fn take(&self, call: &str) -> Option<Held> {
+        self.lock().remove(call)
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Held>> {

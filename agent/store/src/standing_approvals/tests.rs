@@ -1,6 +1,6 @@
 //! Which calls an approval answers, and when it ends.
 
-use super::{ActiveApproval, CallFacts, MOST_APPROVALS};
+use super::{ActiveApproval, CallFacts, Given, MOST_APPROVALS};
 use crate::{Error, SessionReader, SessionWriter, Viewer};
 use ringfence_base::clock::now_micros;
 use ringfence_session::ledger::{Entry, Ledger, Row};
@@ -76,20 +76,26 @@ impl Scene {
             .expect("stored");
     }
 
-    fn add(&mut self, call: Call, scope: ApprovalScope, until: Option<i64>) -> Result<Option<String>, Error> {
+    fn add(&mut self, call: Call, scope: ApprovalScope, until: Option<i64>) -> Result<Given, Error> {
         self.record(call);
         let (print, now) = (call.print(), self.now);
         self.writer.add_approval(&call.facts(&print), (scope, until), "uid 5", now)
     }
 
     fn given(&mut self, call: Call, scope: ApprovalScope, until: Option<i64>) -> String {
-        self.add(call, scope, until).expect("stored").expect("given")
+        match self.add(call, scope, until).expect("stored") {
+            Given::Stands(id) => id,
+            other => panic!("{other:?}"),
+        }
     }
 
+    /// The approval that answers a call, which goes on by it.
     fn answer(&mut self, call: Call) -> Option<ActiveApproval> {
         self.record(call);
         let (print, now) = (call.print(), self.now);
-        self.writer.use_approval(&call.facts(&print), now).expect("asked")
+        let found = self.writer.approval_for(&call.facts(&print), now).expect("asked")?;
+        self.writer.count_use(&found.id, now).expect("counted");
+        Some(found)
     }
 
     fn is_answered(&mut self, call: Call) -> bool {
@@ -164,13 +170,20 @@ fn arguments_that_nobody_could_see_are_approved_once_only() {
     let mut scene = Scene::new();
     let cut =
         Call { recorded: r#"{"ringfence_cut":"3000000 bytes; the session's journal has them"}"#, ..CALL };
-    let add = |scene: &mut Scene, scope| scene.add(cut, scope, None).expect("asked").is_some();
-    assert!(!add(&mut scene, ApprovalScope::Arguments));
-    assert!(add(&mut scene, ApprovalScope::Session), "the control");
+    let add = |scene: &mut Scene, scope| scene.add(cut, scope, None).expect("asked");
+    assert_eq!(add(&mut scene, ApprovalScope::Arguments), Given::NotSeen);
+    assert!(matches!(add(&mut scene, ApprovalScope::Session), Given::Stands(_)), "the control");
+    let print = CALL.print();
     let missing =
-        CallFacts { call: "none", uid: 5, session: "s1", governed: false, fingerprint: Some(&CALL.print()) };
-    let asked = scene.writer.add_approval(&missing, (ApprovalScope::Tool, None), "x", 1).expect("asked");
-    assert_eq!(asked, None);
+        CallFacts { call: "none", uid: 5, session: "s1", governed: false, fingerprint: Some(&print) };
+    for (facts, why) in [
+        (missing, Given::NotOnRecord),
+        (CallFacts { fingerprint: None, ..CALL.facts(&print) }, Given::NoFingerprint),
+    ] {
+        for scope in [ApprovalScope::Arguments, ApprovalScope::Tool] {
+            assert_eq!(scene.writer.add_approval(&facts, (scope, None), "x", 1).expect("asked"), why);
+        }
+    }
 }
 
 #[test]
@@ -241,7 +254,7 @@ fn a_user_has_so_many_and_no_more_and_what_is_over_is_forgotten() {
         (0..MOST_APPROVALS).map(|_| scene.given(CALL, ApprovalScope::Tool, until)).collect();
     assert!(matches!(scene.add(CALL, ApprovalScope::Tool, until), Err(Error::TooManyApprovals)));
     let of_another = Call { id: "o", uid: 6, session: "o", ..CALL };
-    assert!(scene.add(of_another, ApprovalScope::Tool, until).expect("stored").is_some(), "another user's");
+    scene.given(of_another, ApprovalScope::Tool, until);
     let now = scene.now;
     scene.writer.revoke_approval(Viewer(5), &ids[0], "uid 5", now).expect("asked").expect("it stood");
     scene.given(CALL, ApprovalScope::Tool, until);
@@ -273,7 +286,7 @@ fn what_stood_for_a_session_that_was_removed_takes_no_room() {
     }
     assert_eq!(scene.reader().approvals(Viewer(5), scene.now).expect("reads").len(), 0, "none is listed");
     let next = Call { id: "c2", session: "s2", ..CALL };
-    assert!(scene.add(next, ApprovalScope::Session, None).expect("stored").is_some());
+    scene.given(next, ApprovalScope::Session, None);
 }
 
 #[test]
