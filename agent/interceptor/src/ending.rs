@@ -42,13 +42,15 @@ impl Ending {
         self.done.get_or_insert(now);
     }
 
-    /// Ctrl-C. A second one, while it is waited for the first to end the server, ends all at once; the first is the server's.
+    /// Ctrl-C. A second one, while it is waited for the first to end the server, ends all at once; the first is the server's, but for
+    /// one after the client is done and it was said what is waited for.
     pub(crate) fn interrupted(&mut self, now: Instant) {
         self.forget(now);
-        match self.interrupted {
-            Some(before) => self.is_cut |= now.saturating_duration_since(before) >= ONE_PRESS,
-            None => self.interrupted = Some(now),
-        }
+        self.is_cut |= match self.interrupted {
+            Some(before) => now.saturating_duration_since(before) >= ONE_PRESS,
+            None => self.is_done() && self.is_said,
+        };
+        self.interrupted.get_or_insert(now);
     }
 
     /// Forgets a press that ended nothing.
@@ -59,12 +61,17 @@ impl Ending {
         }
     }
 
+    /// Whether the client is done: what is to end anyway is waited for all the time.
+    pub(crate) const fn is_done(&self) -> bool {
+        self.done.is_some()
+    }
+
     /// Whether it is looked at often.
     pub(crate) const fn has_begun(&self) -> bool {
         self.done.is_some() || self.interrupted.is_some()
     }
 
-    /// Whether somebody ended it by a second Ctrl-C.
+    /// Whether somebody ended it by Ctrl-C.
     pub(crate) const fn is_cut(&self) -> bool {
         self.is_cut
     }
@@ -90,18 +97,19 @@ impl Ending {
     }
 }
 
-/// What is waited for, in a sentence.
-pub(crate) fn waits_for(server: i32, in_flight: u64, held: u64) -> String {
+/// What is waited for, in a sentence; `is_done`: as [`Ending::is_done`] says.
+pub(crate) fn waits_for(server: i32, (in_flight, held): (u64, u64), is_done: bool) -> String {
     let some = |many: u64, one: &str, what: &str| match many {
         0 => String::new(),
         1 => format!(", with 1 {one} {what}"),
         many => format!(", with {many} {one}s {what}"),
     };
     format!(
-        "waiting for the server (process {server}) to end{}{}; Ctrl-C again ends it at once",
+        "waiting for the server (process {server}) to end{}{}; Ctrl-C {}ends it at once",
         // Whatever the server was asked and did not answer: not all of it is a tool call.
         some(in_flight, "request", "in flight"),
-        some(held, "call", if held == 1 { "that waits for approval" } else { "that wait for approval" })
+        some(held, "call", if held == 1 { "that waits for approval" } else { "that wait for approval" }),
+        if is_done { "" } else { "again, within five seconds of the first, " }
     )
 }
 
@@ -171,12 +179,36 @@ mod tests {
     }
 
     #[test]
+    fn once_the_client_is_done_and_that_was_said_one_ctrl_c_ends_all() {
+        let begun = Instant::now();
+        let of = |said: bool, presses: &[u64]| {
+            let mut ending = Ending::default();
+            ending.client_done(begun);
+            if said {
+                assert_eq!(ending.next(at(begun, 1_100)), Some(Step::Say));
+            }
+            presses.iter().for_each(|press| ending.interrupted(at(begun, *press)));
+            ending.is_cut()
+        };
+        assert!(of(true, &[1_100]));
+        assert!(!of(false, &[900]), "the control: the first is the server's");
+        assert!(of(false, &[900, 1_100]));
+        // The same key, by way of the client, and what is said comes in between.
+        let mut ending = Ending::default();
+        ending.client_done(begun);
+        ending.interrupted(at(begun, 1_000));
+        assert_eq!(ending.next(at(begun, 1_050)), Some(Step::Say));
+        ending.interrupted(at(begun, 1_100));
+        assert!(!ending.is_cut());
+    }
+
+    #[test]
     fn what_is_waited_for_is_counted() {
-        assert_eq!(
-            waits_for(7, 0, 0),
-            "waiting for the server (process 7) to end; Ctrl-C again ends it at once"
-        );
-        let text = waits_for(7, 1, 2);
+        let text = "waiting for the server (process 7) to end; Ctrl-C";
+        assert_eq!(waits_for(7, (0, 0), true), format!("{text} ends it at once"));
+        let again = "again, within five seconds of the first, ends it at once";
+        assert_eq!(waits_for(7, (0, 0), false), format!("{text} {again}"));
+        let text = waits_for(7, (1, 2), true);
         assert!(text.contains("with 1 request in flight, with 2 calls that wait for approval;"), "{text}");
     }
 }

@@ -266,13 +266,12 @@ fn supervise(
         match ending.next(Instant::now()) {
             // A client has no use for it.
             Some(Step::Say) if io::stderr().is_terminal() => {
-                let (in_flight, held) = session.open_calls();
-                notice::print(&waits_for(pid.as_raw(), in_flight, held));
+                notice::print(&waits_for(pid.as_raw(), session.open_calls(), ending.is_done()));
             }
             Some(Step::Terminate) => drop(kill(Pid::from_raw(-pid.as_raw()), Signal::SIGTERM)),
             Some(Step::Kill) => {
                 if life.take().is_some() && ending.is_cut() {
-                    let text = "the server was killed: a second Ctrl-C".to_owned();
+                    let text = "the server was killed by Ctrl-C".to_owned();
                     let _ = session.record(&Entry::Note { at: now(), text });
                 }
                 // The guard kills the whole tree when this end closes.

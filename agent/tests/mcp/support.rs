@@ -194,7 +194,7 @@ struct Heard {
 pub(crate) struct Ear(Arc<(Mutex<Heard>, Condvar)>);
 
 impl Ear {
-    fn listen(mut input: impl Read + Send + 'static) -> Self {
+    pub(crate) fn listen(mut input: impl Read + Send + 'static) -> Self {
         let ear = Self::default();
         let heard = ear.clone();
         thread::spawn(move || {
