@@ -206,6 +206,17 @@ pub(crate) const APPROVALS: &str = "
     CREATE INDEX standing_approvals_by_time ON standing_approvals (uid, created_at);
 ";
 
+/// Migration 38: approvals are bounded by user, subordinate ids included, and cleared without a look at all of them. What is NULL changes no
+/// copy of [`super::vouched`].
+pub(crate) const APPROVALS_OF_OWNERS: &str = "
+    ALTER TABLE standing_approvals ADD COLUMN owner INTEGER;     -- the user whose id that was then: what bounds are about; NULL: its uid
+    ALTER TABLE standing_approvals ADD COLUMN is_left INTEGER;   -- 1: its session was removed while it stood, and it shows what that had
+    CREATE INDEX standing_approvals_by_owner ON standing_approvals (coalesce(owner, uid), created_at);
+    CREATE INDEX standing_approvals_by_age ON standing_approvals (created_at);
+    CREATE INDEX standing_approvals_by_session ON standing_approvals (session_id) WHERE shown <> '';
+    CREATE INDEX standing_approvals_left ON standing_approvals (id) WHERE is_left = 1;
+";
+
 /// Migration 37: reasons that are not counted.
 pub(crate) const EXCEPTIONS: &str = "
     ALTER TABLE policy_rules ADD COLUMN exception JSON;  -- of a rule with that action: what it is about

@@ -408,4 +408,6 @@ pub(crate) const MIGRATIONS: &[&str] = &[
     super::mcp_schema::APPROVALS,
     // 37: exceptions.
     super::mcp_schema::EXCEPTIONS,
+    // 38: approvals of more than one call, by user.
+    super::mcp_schema::APPROVALS_OF_OWNERS,
 ];

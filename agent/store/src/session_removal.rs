@@ -85,7 +85,7 @@ fn delete_rows(step: &Transaction<'_>, session: &str) -> rusqlite::Result<bool> 
         return Ok(true);
     }
     step.execute("DELETE FROM sessions WHERE id = ?1", [session])?;
-    standing_approvals::forget_removed(step, now_micros())?;
+    standing_approvals::session_removed(step, session, now_micros())?;
     step.execute("DELETE FROM session_bounds WHERE session_id = ?1", [session])?;
     Ok(false)
 }

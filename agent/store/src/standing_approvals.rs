@@ -8,9 +8,7 @@
 use super::{
     Error, SessionReader, SessionWriter, Viewer,
     connection::{begin, rows},
-    ledger,
-    session_writer::of_user,
-    sql, turn,
+    ledger, sql, turn,
 };
 use ringfence_base::clock::rfc3339;
 use ringfence_session::{
@@ -24,9 +22,12 @@ use ringfence_wire::{
 use rusqlite::{Connection, OptionalExtension as _, Row, Transaction, params};
 use serde_json::Value;
 
-/// Approvals of one user that are kept when they are over, and for how long, microseconds: the ledger has them all.
+/// Approvals of one user, subordinate ids included, that are kept when they are over, and for how long, microseconds: the ledger has
+/// them all.
 const MOST_KEPT: i64 = 500;
 const KEPT: i64 = 30 * 24 * 3_600 * 1_000_000;
+/// Most that one look at old ones forgets, and most that it clears: everybody who writes waits for it.
+const AT_ONCE: i64 = 500;
 /// Characters of a call's arguments that an approval is shown with.
 const SHOWN: i64 = 300;
 /// How arguments begin that the database has only the length of: nobody saw what is approved.
@@ -38,11 +39,8 @@ const MOST_HELD: i64 = 200;
 const STANDS: &str = "a.ended_at IS NULL AND (a.until IS NULL OR a.until > ?1)
     AND (a.scope <> 'session' OR EXISTS (SELECT 1 FROM sessions s WHERE s.id = a.session_id AND s.ended_at IS NULL))";
 
-/// How many of each user id's stand, but for those whose session is over or was removed.
-const BY_UID: &str =
-    "SELECT a.uid, count(*) FROM standing_approvals a LEFT JOIN sessions s ON s.id = a.session_id
-    WHERE a.ended_at IS NULL AND (a.until IS NULL OR a.until > strftime('%Y-%m-%dT%H:%M:%fZ', 'now'))
-        AND (a.scope <> 'session' OR (s.id IS NOT NULL AND s.ended_at IS NULL)) GROUP BY a.uid";
+/// How many of the user `?2` stand, and of ids that are that user's.
+const COUNT: &str = "SELECT count(*) FROM standing_approvals a WHERE coalesce(a.owner, a.uid) = ?2";
 
 /// A call that waits, as far as its link and its interceptor tell.
 #[derive(Debug, Clone, Copy)]
@@ -167,7 +165,7 @@ impl SessionWriter {
         now: i64,
     ) -> Result<Given, Error> {
         let fail = sql("store an approval");
-        let owners = self.owners.clone();
+        let owner = self.owners.of(of.uid);
         let Some(fingerprint) = of.fingerprint else { return Ok(Given::NoFingerprint) };
         let _turn = turn::wait();
         let step = begin(self.connection()?)?;
@@ -176,22 +174,26 @@ impl SessionWriter {
             (ApprovalScope::Arguments, None) => return Ok(Given::NotSeen),
             (_, recorded) => recorded.unwrap_or_default(),
         };
-        forget(&step, of.uid, now).map_err(&fail)?;
-        let standing = of_user(&step, &owners, owners.of(of.uid), BY_UID).map_err(sql("count approvals"))?;
-        if standing >= MOST_APPROVALS {
+        bound(&step, owner, now).map_err(&fail)?;
+        let at = rfc3339(now);
+        let standing: i64 = step
+            .prepare_cached(&format!("{COUNT} AND {STANDS}"))
+            .and_then(|mut count| count.query_row(params![at, owner], |row| row.get(0)))
+            .map_err(sql("count approvals"))?;
+        if standing >= MOST_APPROVALS.cast_signed() {
             return Err(Error::TooManyApprovals);
         }
         let id = uuid::Uuid::new_v4().to_string();
-        let (at, until) = (rfc3339(now), until.map(rfc3339));
+        let until = until.map(rfc3339);
         step.prepare_cached(
             "INSERT INTO standing_approvals (id, uid, scope, session_id, call_id, server_name, server, tool, arguments, recorded,
-                 shown, governed, created_at, created_by, until)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)",
+                 shown, governed, created_at, created_by, until, owner)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16)",
         )
         .and_then(|mut insert| {
             insert.execute(params![
                 id, of.uid, scope.name(), of.session, of.call, call.server_name, fingerprint.server, call.tool,
-                fingerprint.arguments, recorded, call.shown, of.governed, at, by, until
+                fingerprint.arguments, recorded, call.shown, of.governed, at, by, until, owner
             ])
         })
         .map_err(&fail)?;
@@ -234,6 +236,31 @@ impl SessionWriter {
             .and_then(|mut used| used.execute(params![id, rfc3339(now)]))
             .map(drop)
             .map_err(sql("count the use of an approval"))
+    }
+
+    /// Forgets approvals that are over for long, and what others that are over show of sessions that were removed: some of them.
+    ///
+    /// # Errors
+    /// [`Error::Sql`].
+    pub fn forget_approvals(&mut self, now: i64) -> Result<(), Error> {
+        let fail = sql("forget approvals");
+        let old = format!(
+            "DELETE FROM standing_approvals WHERE id IN (
+                 SELECT a.id FROM standing_approvals a WHERE a.created_at < ?2 AND NOT ({STANDS}) LIMIT ?3)"
+        );
+        let left = format!(
+            "UPDATE standing_approvals SET shown = '', is_left = NULL WHERE id IN (
+                 SELECT a.id FROM standing_approvals a WHERE a.is_left = 1 AND NOT ({STANDS}) LIMIT ?2)"
+        );
+        let _turn = turn::wait();
+        let connection = self.connection()?;
+        let run =
+            |text: &str, values: &[&dyn rusqlite::ToSql]| connection.prepare_cached(text)?.execute(values);
+        let at = rfc3339(now);
+        run(&old, &[&at, &rfc3339(now.saturating_sub(KEPT)), &AT_ONCE])
+            .and_then(|_| run(&left, &[&at, &AT_ONCE]))
+            .map(drop)
+            .map_err(fail)
     }
 
     /// Ends an approval that stands, by its id or the beginning of one; its whole id. None: the viewer has no such approval, or more
@@ -322,31 +349,27 @@ fn note(step: &Transaction<'_>, id: &str, (change, by): (&str, &str), now: i64) 
     ledger::append(step, uid, &Entry::Approval(Box::new(entry)))
 }
 
-/// Forgets approvals of all users that are over, and what was shown of calls whose session was removed: where one stands, it still says
-/// what was approved.
-pub(super) fn forget_removed(step: &Transaction<'_>, now: i64) -> rusqlite::Result<()> {
-    let uids: Vec<u32> = step
-        .prepare_cached("SELECT DISTINCT uid FROM standing_approvals")?
-        .query_map([], |row| row.get(0))?
-        .collect::<Result<_, _>>()?;
-    uids.into_iter().try_for_each(|uid| forget(step, uid, now))?;
-    let text = format!(
-        "UPDATE standing_approvals SET shown = '' WHERE id IN (
-             SELECT a.id FROM standing_approvals a WHERE a.shown <> '' AND NOT ({STANDS})
-                 AND NOT EXISTS (SELECT 1 FROM sessions s WHERE s.id = a.session_id))"
-    );
-    step.execute(&text, [rfc3339(now)]).map(drop)
+/// A session was removed, and with it what was shown of its calls: where an approval stands, it still says what was approved, until that
+/// is over.
+pub(super) fn session_removed(step: &Transaction<'_>, session: &str, now: i64) -> rusqlite::Result<()> {
+    for (does, stands) in [("shown = ''", 0), ("is_left = 1", 1)] {
+        let text = format!(
+            "UPDATE standing_approvals SET {does} WHERE id IN (
+                 SELECT a.id FROM standing_approvals a WHERE a.session_id = ?2 AND a.shown <> '' AND ({STANDS}) = {stands})"
+        );
+        step.prepare_cached(&text)?.execute(params![rfc3339(now), session])?;
+    }
+    Ok(())
 }
 
-/// Forgets approvals of a user that are over.
-fn forget(step: &Transaction<'_>, uid: u32, now: i64) -> rusqlite::Result<()> {
-    let over = format!("a.uid = ?2 AND NOT ({STANDS})");
+/// Forgets what a user's approvals that are over have beyond the bound.
+fn bound(step: &Transaction<'_>, owner: u32, now: i64) -> rusqlite::Result<()> {
     let text = format!(
         "DELETE FROM standing_approvals WHERE id IN (
-             SELECT a.id FROM standing_approvals a WHERE {over} AND a.created_at < ?3
-             UNION SELECT id FROM (SELECT a.id FROM standing_approvals a WHERE {over} ORDER BY a.created_at DESC LIMIT -1 OFFSET ?4))"
+             SELECT a.id FROM standing_approvals a WHERE coalesce(a.owner, a.uid) = ?2 AND NOT ({STANDS})
+             ORDER BY a.created_at DESC LIMIT -1 OFFSET ?3)"
     );
-    step.execute(&text, params![rfc3339(now), uid, rfc3339(now.saturating_sub(KEPT)), MOST_KEPT]).map(drop)
+    step.prepare_cached(&text)?.execute(params![rfc3339(now), owner, MOST_KEPT]).map(drop)
 }
 
 #[cfg(test)]

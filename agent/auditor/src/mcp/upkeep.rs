@@ -164,6 +164,7 @@ impl Upkeep {
             let Some(removal) = self.writer().begin_removal(&self.retention, now, runs)? else {
                 self.writer().fold_ledgers(&self.retention, now)?;
                 self.writer().forget_hits(&self.retention, now)?;
+                self.writer().forget_approvals(now)?;
                 return Ok(false);
             };
             if removal.fresh {

@@ -2,7 +2,7 @@
 
 use super::{ActiveApproval, CallFacts, Given, MOST_APPROVALS};
 use crate::{Error, SessionReader, SessionWriter, Viewer};
-use ringfence_base::clock::now_micros;
+use ringfence_base::{clock::now_micros, quota::Owners};
 use ringfence_session::ledger::{Entry, Ledger, Row};
 use ringfence_wire::approvals::{ApprovalScope, Fingerprint};
 use rusqlite::params;
@@ -43,7 +43,9 @@ const CALL: Call = Call {
 impl Scene {
     fn new() -> Self {
         let folder = tempfile::tempdir().expect("a folder");
-        let writer = SessionWriter::new(folder.path().join("audit.db"), None);
+        // 7 is a subordinate id of 5.
+        let owners = Owners::parse("user:7:1", |_| Some(5));
+        let writer = SessionWriter::new(folder.path().join("audit.db"), None).with_owners(owners);
         Self { folder, writer, now: now_micros() }
     }
 
@@ -100,6 +102,12 @@ impl Scene {
 
     fn is_answered(&mut self, call: Call) -> bool {
         self.answer(call).is_some()
+    }
+
+    /// How many approvals there are like that.
+    fn count(&mut self, like: &str) -> i64 {
+        let text = format!("SELECT count(*) FROM standing_approvals WHERE {like}");
+        self.writer.connection().expect("open").query_row(&text, [], |row| row.get(0)).expect("counted")
     }
 
     /// What the ledger of user 5 has, in its order.
@@ -252,25 +260,72 @@ fn a_user_has_so_many_and_no_more_and_what_is_over_is_forgotten() {
     let until = Some(scene.now + 3_600 * SECOND);
     let ids: Vec<String> =
         (0..MOST_APPROVALS).map(|_| scene.given(CALL, ApprovalScope::Tool, until)).collect();
-    assert!(matches!(scene.add(CALL, ApprovalScope::Tool, until), Err(Error::TooManyApprovals)));
+    let of_subordinate = Call { id: "sub", uid: 7, session: "sub", ..CALL };
+    for call in [CALL, of_subordinate] {
+        assert!(matches!(scene.add(call, ApprovalScope::Tool, until), Err(Error::TooManyApprovals)));
+    }
     let of_another = Call { id: "o", uid: 6, session: "o", ..CALL };
     scene.given(of_another, ApprovalScope::Tool, until);
     let now = scene.now;
     scene.writer.revoke_approval(Viewer(5), &ids[0], "uid 5", now).expect("asked").expect("it stood");
     scene.given(CALL, ApprovalScope::Tool, until);
     scene.writer.revoke_approval(Viewer(5), &ids[1], "uid 5", now).expect("asked").expect("it stood");
-    // Much later: those that are over are gone from the table, and the ledger has them.
+    // Much later: those that are over are gone from the table, some at a time, and the ledger has them.
     scene.now += super::KEPT + 2 * 3_600 * SECOND;
     let late = Some(scene.now + SECOND);
+    let stands = scene.given(of_subordinate, ApprovalScope::Tool, late);
+    let before = scene.count("1");
+    let now = scene.now;
+    scene.writer.forget_approvals(now).expect("forgotten");
+    assert_eq!((before, scene.count("1")), (MOST_APPROVALS as i64 + 3, 1));
+    assert_eq!(scene.count(&format!("id = '{stands}'")), 1, "the control");
+    assert_eq!(
+        scene.changes().iter().filter(|(change, _)| change == "add").count(),
+        MOST_APPROVALS as usize + 1
+    );
+}
+
+#[test]
+fn what_is_kept_of_approvals_that_are_over_is_bounded_by_user() {
+    let mut scene = Scene::new();
+    let of_subordinate = Call { id: "sub", uid: 7, session: "sub", ..CALL };
+    let of_another = Call { id: "o", uid: 6, session: "o", ..CALL };
+    let gives_and_revokes = |scene: &mut Scene, call: Call| {
+        let id = scene.given(call, ApprovalScope::Session, None);
+        let now = scene.now;
+        scene.writer.revoke_approval(Viewer(call.uid), &id, "x", now).expect("asked").expect("it stood");
+        scene.now += 1;
+    };
+    gives_and_revokes(&mut scene, of_another);
+    for _ in 0..super::MOST_KEPT / 2 + 2 {
+        gives_and_revokes(&mut scene, CALL);
+        gives_and_revokes(&mut scene, of_subordinate);
+    }
+    scene.given(of_subordinate, ApprovalScope::Session, None);
+    let over = |scene: &mut Scene, of: &str| scene.count(&format!("ended_at IS NOT NULL AND {of}"));
+    assert_eq!(over(&mut scene, "uid IN (5, 7)"), super::MOST_KEPT);
+    assert_eq!(over(&mut scene, "uid = 6"), 1, "nobody's go for another's");
+    assert_eq!(scene.count("ended_at IS NULL"), 1);
+}
+
+#[test]
+fn nothing_about_approvals_looks_at_all_of_them() {
+    let mut scene = Scene::new();
     let connection = scene.writer.connection().expect("open");
-    connection
-        .execute("UPDATE standing_approvals SET until = '2000' WHERE uid = 5", [])
-        .expect("all are over");
-    scene.given(CALL, ApprovalScope::Tool, late);
-    let connection = scene.writer.connection().expect("open");
-    let count =
-        connection.query_row("SELECT count(*) FROM standing_approvals WHERE uid = 5", [], |row| row.get(0));
-    assert_eq!(count, Ok(1));
+    for of in [
+        "coalesce(a.owner, a.uid) = 5 ORDER BY a.created_at DESC",
+        "coalesce(a.owner, a.uid) = 5",
+        "a.session_id = 's' AND a.shown <> ''",
+        "a.created_at < '2'",
+        "a.is_left = 1",
+    ] {
+        let text = format!("EXPLAIN QUERY PLAN SELECT a.id FROM standing_approvals a WHERE {of}");
+        let plan: String = connection.query_row(&text, [], |row| row.get(3)).expect("plans");
+        assert!(plan.contains("USING INDEX") || plan.contains("USING COVERING INDEX"), "{of}: {plan}");
+    }
+    let all = "EXPLAIN QUERY PLAN SELECT a.id FROM standing_approvals a WHERE a.shown = 'x'";
+    let plan: String = connection.query_row(all, [], |row| row.get(3)).expect("plans");
+    assert!(!plan.contains("INDEX"), "the control: {plan}");
 }
 
 #[test]
@@ -311,7 +366,8 @@ fn the_arguments_of_a_removed_session_are_removed_with_it_unless_they_stand_appr
     assert_eq!(beginnings(&scene), [true, false, false]);
     let now = scene.now;
     scene.writer.revoke_approval(Viewer(5), &of_tool, "uid 5", now).expect("asked").expect("it stood");
-    remove(&mut scene, "other");
+    assert_eq!(beginnings(&scene), [true, false, false], "the control");
+    scene.writer.forget_approvals(now).expect("forgotten");
     assert_eq!(beginnings(&scene), [true, true, false]);
     let kinds = scene.reader().unvouched(Viewer(5), 0, 1000).expect("reads");
     assert!(!kinds.iter().any(|row| row["kind"] == "approval"), "the auditor's own change is no finding");
