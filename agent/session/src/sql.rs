@@ -12,12 +12,13 @@ use sqlparser::{
     parser::Parser,
     tokenizer::{Token, TokenWithSpan, Tokenizer},
 };
-use std::ops::ControlFlow;
+use std::{ops::ControlFlow, panic, thread};
 
 /// Most levels of a tree of expressions. Of a deeper text, as of one that is [too long](LONGEST), only the words count.
 const DEEPEST: usize = 1000;
-/// What a text of that depth is parsed and visited on, bytes: the parser goes at most 50 levels down, and a level of it
-/// has up to 40 KiB in a build without optimisation. Only what is used of it becomes memory.
+/// The stack that a text of that depth is parsed and visited on, bytes: the parser goes at most 50 levels down, and a level of it
+/// has up to 40 KiB in a build without optimisation. Only what is used of it becomes memory. It is a thread's: that one cannot be had
+/// is an error and no panic.
 const STACK: usize = 8 << 20;
 /// Longest text that is parsed, bytes.
 const LONGEST: usize = 256 * 1024;
@@ -67,14 +68,32 @@ pub struct Findings {
 pub fn find(tool: &[String], arguments: &Value) -> Option<Findings> {
     let named = tool.iter().any(|word| SQL_WORDS.contains(&word.as_str()));
     let prose = !named && tool.iter().any(|word| SEARCHES.contains(&word.as_str()));
-    let mut search = Search { named, prose, all: None };
+    let mut search = Search { named, prose, texts: Vec::new() };
     search.value(arguments, Likelihood::None);
-    search.all
+    judged(&search.texts, STACK)
 }
 
 /// What a text does that a database's client is given: SQL, or a command of the client's own.
 pub(crate) fn statements(text: &str) -> Option<Findings> {
-    parse(text).or_else(|| unparsed(text, false))
+    judged(&[(text, false)], STACK)
+}
+
+/// The gravest of what these texts do; each is with whether it is certainly SQL.
+fn judged(texts: &[(&str, bool)], stack: usize) -> Option<Findings> {
+    let each = |parse: fn(&str) -> Option<Findings>| {
+        let found =
+            texts.iter().filter_map(|(text, certain)| parse(text).or_else(|| unparsed(text, *certain)));
+        found.reduce(Findings::with)
+    };
+    if !texts.iter().any(|(text, _)| may_parse(text)) {
+        return each(|_| None);
+    }
+    let parsed = thread::scope(|scope| {
+        let thread = thread::Builder::new().stack_size(stack).spawn_scoped(scope, || each(parse)).ok()?;
+        Some(thread.join().unwrap_or_else(|why| panic::resume_unwind(why)))
+    });
+    // Where there is no room for the parser, the words count.
+    parsed.unwrap_or_else(|| each(|_| None))
 }
 
 /// Whether a value is SQL, as far as its key tells.
@@ -88,18 +107,19 @@ enum Likelihood {
     Certain,
 }
 
-struct Search {
+/// Texts that may be SQL, each with whether it is nothing else.
+struct Search<'a> {
     named: bool,
     prose: bool,
-    all: Option<Findings>,
+    texts: Vec<(&'a str, bool)>,
 }
 
-impl Search {
+impl<'a> Search<'a> {
     /// Depth is bounded by the line judge's limit.
-    fn value(&mut self, value: &Value, likelihood: Likelihood) {
+    fn value(&mut self, value: &'a Value, likelihood: Likelihood) {
         match value {
             Value::String(text) if likelihood != Likelihood::None => {
-                self.text(text, likelihood == Likelihood::Certain)
+                self.texts.push((text, likelihood == Likelihood::Certain))
             }
             Value::Array(items) => items.iter().for_each(|item| self.value(item, likelihood)),
             Value::Object(members) => {
@@ -119,11 +139,6 @@ impl Search {
             (false, false) => Likelihood::None,
         }
     }
-
-    fn text(&mut self, text: &str, certain: bool) {
-        let Some(found) = parse(text).or_else(|| unparsed(text, certain)) else { return };
-        self.all = Some(self.all.map_or(found, |all| all.with(found)));
-    }
 }
 
 impl Findings {
@@ -139,16 +154,16 @@ impl Findings {
     }
 }
 
-/// What the text does in that dialect in which it does the gravest: which one the database speaks is not known, and a
-/// string of one may hold the statement of another.
-fn parse(text: &str) -> Option<Findings> {
-    if text.len() > LONGEST || text.trim().is_empty() {
-        return None;
-    }
-    stacker::maybe_grow(STACK, STACK, || gravest(text))
+fn may_parse(text: &str) -> bool {
+    text.len() <= LONGEST && !text.trim().is_empty()
 }
 
-fn gravest(text: &str) -> Option<Findings> {
+/// What the text does in that dialect in which it does the gravest: which one the database speaks is not known, and a
+/// string of one may hold the statement of another. On a stack of [`STACK`].
+fn parse(text: &str) -> Option<Findings> {
+    if !may_parse(text) {
+        return None;
+    }
     let dialects: [&dyn Dialect; 5] =
         [&GenericDialect {}, &PostgreSqlDialect {}, &MySqlDialect {}, &SQLiteDialect {}, &MsSqlDialect {}];
     let mut gravest: Option<Findings> = None;

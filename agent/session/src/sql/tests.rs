@@ -1,6 +1,6 @@
 //! What SQL does, and what is none.
 
-use super::{LONGEST, Operation, find};
+use super::{LONGEST, Operation, STACK, find, judged};
 use serde_json::json;
 
 fn unbounded(sql: &str) -> bool {
@@ -34,6 +34,16 @@ fn a_where_that_is_always_true_is_none() {
     ] {
         assert!(unbounded(sql), "{sql}");
     }
+}
+
+#[test]
+fn where_there_is_no_room_for_the_parser_the_words_count() {
+    let text = "DELETE FROM t WHERE id = 1";
+    let on =
+        |stack| judged(&[("", true), (text, false)], stack).map(|found| (found.operation, found.unbounded));
+    assert_eq!(on(STACK), Some((Operation::Delete, false)), "the control");
+    // More than any address space has.
+    assert_eq!(on(1 << 56), Some((Operation::Delete, true)));
 }
 
 #[test]
