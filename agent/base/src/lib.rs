@@ -5,6 +5,7 @@
 //! | `error` | an error and its causes in one line |
 //! | `escape` | hostile names as text that is safe to print |
 //! | `clock` | from time since boot to the time of day |
+//! | `counted` | a number and what it counts |
 //! | `difference` | what differs between two texts |
 //! | `remote_headers` | headers that go to a remote MCP server: how many, and which nobody may set |
 //! | `quota/` | how much each user may have of what users share |
@@ -25,6 +26,7 @@
 pub mod client;
 pub mod clock;
 pub mod closing;
+pub mod counted;
 pub mod difference;
 pub mod error;
 pub mod escape;

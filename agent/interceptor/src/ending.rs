@@ -1,6 +1,7 @@
 //! The end of a session: how long a server may take once its client is gone or somebody pressed Ctrl-C, what is said about that, and
 //! when it is over. No processes here.
 
+use ringfence_base::counted::counted;
 use std::time::{Duration, Instant};
 
 /// How long a server may take to end after its stdin closed, and again after SIGTERM.
@@ -101,8 +102,7 @@ impl Ending {
 pub(crate) fn waits_for(server: i32, (in_flight, held): (u64, u64), is_done: bool) -> String {
     let some = |many: u64, one: &str, what: &str| match many {
         0 => String::new(),
-        1 => format!(", with 1 {one} {what}"),
-        many => format!(", with {many} {one}s {what}"),
+        many => format!(", with {} {what}", counted(many, one)),
     };
     format!(
         "waiting for the server (process {server}) to end{}{}; Ctrl-C {}ends it at once",

@@ -34,7 +34,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// There is no such program.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "{PROGRAM} is not here, which shows notifications: install it (Debian and Ubuntu: apt install libnotify-bin; Fedora: dnf install libnotify; Arch: pacman -S libnotify), or use --webhook"
+    "`{PROGRAM}`, which shows desktop notifications, is not installed. Install it (Debian and Ubuntu: apt install libnotify-bin; Fedora: dnf install libnotify; Arch: pacman -S libnotify), or use --webhook"
 )]
 pub struct Missing;
 

@@ -1,7 +1,7 @@
 //! What waits for one receiver. It is bounded, what does not fit is counted, and nobody but the receiver's own thread waits for it.
 
 use super::{notice::Notice, say};
-use ringfence_base::clock::now_micros;
+use ringfence_base::{clock::now_micros, counted::counted};
 use std::{
     collections::VecDeque,
     fmt, io, mem,
@@ -73,7 +73,7 @@ impl State {
     /// What nobody was told of, and is not told here either until this is called.
     fn unsaid(&mut self) -> Option<String> {
         let (dropped, late) = (mem::take(&mut self.dropped), mem::take(&mut self.late));
-        let many = |count: u64| if count == 1 { "1 notice".to_owned() } else { format!("{count} notices") };
+        let many = |count: u64| counted(count, "notice");
         match (dropped, late) {
             (0, 0) => None,
             (dropped, 0) => Some(format!("dropped {}: the receiver takes them too slowly", many(dropped))),
@@ -149,8 +149,8 @@ impl Queue {
     fn attempt(&self, mut waiting: Waiting, deliver: &mut Deliver) -> Option<Waiting> {
         let is_closed = self.lock().is_closed;
         if let Some((_, why)) = waiting.again.as_ref().filter(|_| is_closed) {
-            let (id, attempts) = (waiting.notice.id(), waiting.attempts);
-            (self.say)(&format!("{id} was not taken in {attempts} attempts: {why}"));
+            let (id, attempts) = (waiting.notice.id(), counted(waiting.attempts.into(), "attempt"));
+            (self.say)(&format!("{id} was not taken in {attempts}: {why}"));
             return None;
         }
         // Nobody can decide such a call any more.
@@ -286,7 +286,7 @@ mod tests {
         assert_eq!(attempts("call_flaky"), [1, 2, 3], "{got:?}");
         wait(|| queue.pending() == 1);
         queue.close();
-        assert_eq!(said.recv().expect("it is said"), "call_poison was not taken in 1 attempts: 500");
+        assert_eq!(said.recv().expect("it is said"), "call_poison was not taken in 1 attempt: 500");
         assert!(arrives.recv().is_err(), "and not tried again");
     }
 

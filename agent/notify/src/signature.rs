@@ -15,7 +15,7 @@ const MOST: usize = 64;
 /// Why a text is no secret of a webhook. Never says what it is.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "the webhook's secret is not one: it is {PREFIX} and {FEWEST} to {MOST} random bytes in base64; `echo {PREFIX}$(head -c 32 /dev/urandom | base64 -w 0)` makes one, which the receiver has to know, too"
+    "the webhook's secret is malformed: expected `{PREFIX}` followed by {FEWEST} to {MOST} random bytes in base64; `echo {PREFIX}$(head -c 32 /dev/urandom | base64 -w 0)` makes one, which the receiver has to know, too"
 )]
 pub struct NoKey;
 

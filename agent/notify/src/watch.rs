@@ -16,6 +16,7 @@ use nix::{
         time::TimeSpec,
     },
 };
+use ringfence_base::counted::counted;
 use ringfence_wire::mcp::WaitingCall;
 use std::{
     collections::BTreeSet,
@@ -157,8 +158,7 @@ impl Watch {
                 pending if begun.elapsed() >= PATIENCE => return Ended::Cut(pending),
                 pending if begun.elapsed() >= SILENCE && !said => {
                     said = true;
-                    let notices =
-                        if pending == 1 { "1 notice".to_owned() } else { format!("{pending} notices") };
+                    let notices = counted(pending as u64, "notice");
                     say(&format!("waits for {notices} to be delivered; Ctrl-C again ends it at once"));
                 }
                 _ => {}

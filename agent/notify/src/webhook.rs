@@ -12,7 +12,7 @@ use reqwest::{
     header::{CONTENT_TYPE, RETRY_AFTER},
     redirect::Policy,
 };
-use ringfence_base::{clock::now_micros, error::chain};
+use ringfence_base::{clock::now_micros, counted::counted, error::chain};
 use std::{error::Error, io, net::IpAddr, sync::Arc, time::Duration};
 use tokio::runtime::{Builder, Runtime};
 use url::{Host, Url};
@@ -32,7 +32,9 @@ pub enum BadAddress {
     #[error("the webhook's address is none: {0}")]
     NoUrl(#[from] url::ParseError),
     /// It goes over the network in the clear.
-    #[error("a webhook goes over https; http is for this machine only (127.0.0.1, [::1], localhost)")]
+    #[error(
+        "webhooks require https; plain http is allowed only to this machine (127.0.0.1, [::1], localhost)"
+    )]
     Clear,
     /// A credential in it.
     #[error(
@@ -119,7 +121,7 @@ impl Webhook {
         let left = notice.until().saturating_sub(now_micros());
         let is_over = i64::try_from(wait.as_micros()).is_ok_and(|wait| wait >= left);
         if is_over || attempt >= MOST_ATTEMPTS {
-            say(&format!("{} was not taken in {attempt} attempts: {why}", notice.id()));
+            say(&format!("{} was not taken in {}: {why}", notice.id(), counted(attempt.into(), "attempt")));
             return Delivered::Over;
         }
         Delivered::Later(why, wait)

@@ -2,13 +2,10 @@
 
 mod unvouched;
 
-use super::{
-    exit::Exit,
-    output::{counted, print},
-};
+use super::{exit::Exit, output::print};
 use anyhow::{Context, bail};
 use ringfence_auditor::verify;
-use ringfence_base::{error::chain, escape::line as printable};
+use ringfence_base::{counted::counted, error::chain, escape::line as printable};
 use ringfence_client::{
     places::{JOURNALS, Places},
     sessions as client,

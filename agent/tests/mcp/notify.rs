@@ -294,7 +294,7 @@ fn what_is_no_receiver_is_refused_before_anything_is_told() {
         (&[], "--webhook"),
         (&["--webhook", "https://example.org/"], "--secret"),
         (&["--secret-env", "GOOD"], "--webhook"),
-        (&["--webhook", "http://example.org/", "--secret-env", "GOOD"], "goes over https"),
+        (&["--webhook", "http://example.org/", "--secret-env", "GOOD"], "webhooks require https"),
         (&["--webhook", "https://a:b@example.org/", "--secret-env", "GOOD"], "has a user or a password"),
         (&["--webhook", "https://example.org/", "--secret-env", "BAD"], "base64"),
         (&["--webhook", "https://example.org/", "--secret-file", &home.text("secret")], "chmod 600"),

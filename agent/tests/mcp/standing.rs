@@ -95,7 +95,7 @@ fn the_same_arguments_are_approved_until_that_is_revoked() {
     assert_eq!((log.len(), &log[1]["change"], &log[1]["id"]), (2, &"revoke".into(), &id.clone().into()));
     asks(&home, &mut client, 7, r#"{"a":1,"b":"x y"}"#);
     let (again, ok) = approvals(&home, &["revoke", &id]);
-    assert!(!ok && again.contains("no approval that stands"), "{again}");
+    assert!(!ok && again.contains("no active approval"), "{again}");
     assert!(client.end().success());
 
     let rows = home.calls(&[]);

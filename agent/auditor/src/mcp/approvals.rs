@@ -29,7 +29,7 @@ pub(crate) enum NotApproved {
     Invalid(&'static str),
     /// There is no such approval.
     #[error(
-        "no approval that stands begins with {0:?}, or more than one does: it was revoked, is over, or never was; `ringfence approvals standing` lists those that stand (give at least four characters of an id)"
+        "no active approval, or more than one, has an ID starting with {0:?}; it may have been revoked or have expired: `ringfence approvals standing` lists those that stand (give at least four characters)"
     )]
     Unknown(String),
     /// The store.

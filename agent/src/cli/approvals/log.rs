@@ -11,7 +11,7 @@ use std::process::ExitCode;
 
 /// Lists who gave, revoked and ended approvals of more than one call, and when.
 ///
-/// It is what the ledger has. One that ended with its session or at its time has no entry of that.
+/// This reads the ledger. Approvals that simply expired, or ended with their session, have no closing entry.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  ringfence approvals log")]
 pub(crate) struct Args {

@@ -13,7 +13,7 @@ use std::{
     process::ExitCode,
 };
 
-/// Tells people of tool calls that begin to wait: by a signed webhook, by desktop notifications.
+/// Notifies people when a tool call starts waiting for approval: by a signed webhook, by desktop notifications.
 ///
 /// It stays until Ctrl-C. A webhook is a POST as Standard Webhooks has it, with `webhook-id`, `webhook-timestamp` and
 /// `webhook-signature`; its body names the call, and has no arguments unless `--with-arguments`. Neither a receiver nor a

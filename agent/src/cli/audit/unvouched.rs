@@ -1,7 +1,7 @@
 //! What `ringfence audit verify` tells of intents and rules that somebody else than the auditor wrote.
 
 use super::text;
-use crate::cli::output::counted;
+use ringfence_base::counted::counted;
 use ringfence_wire::mcp::COPYING;
 use serde_json::Value;
 

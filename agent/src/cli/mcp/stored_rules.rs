@@ -7,7 +7,7 @@ use crate::cli::{
 };
 use anyhow::{Context, bail};
 use clap::builder::PossibleValuesParser;
-use ringfence_base::{clock::rfc3339, escape::line as printable};
+use ringfence_base::{clock::rfc3339, counted::counted, escape::line as printable};
 use ringfence_client::{places::Places, sessions as client};
 use ringfence_session::ledger::{ChangedRule, Entry, RuleState};
 use ringfence_wire::{
@@ -367,7 +367,7 @@ fn describe_trial(out: &mut impl Write, report: &Value) -> io::Result<()> {
     } else {
         String::new()
     };
-    let (calls, days) = (output::counted(number("calls"), "call"), output::counted(number("days"), "day"));
+    let (calls, days) = (counted(number("calls"), "call"), counted(number("days"), "day"));
     writeln!(out, "{calls} of the last {days}{whole}")?;
     writeln!(out, "  matched   {}", number("matched"))?;
     writeln!(out, "  stricter  {}", number("stricter"))?;
