@@ -14,7 +14,7 @@ use ringfence_session::{
     conditions::Facts,
     fingerprint,
     line::{self, Kind, Line},
-    listing, plain, risk, rules, strict,
+    listing, plain, risk, rough, rules, strict,
 };
 use ringfence_tools::{
     programs::HostPrograms,
@@ -104,12 +104,14 @@ pub fn line(data: &[u8]) {
 /// what was taken out leaves all else as it was. No definition is longer than may be, whatever is odd in it.
 pub fn listing(data: &[u8]) {
     let _ = line::answers(data);
+    let _ = (rough::may_list(data), rough::answered(data), rough::last_id(data), rough::within_line(data));
     let _ = listing::server_info(data);
-    let Ok(lists) = listing::read(data) else { return };
     let Ok(value) = serde_json::from_slice::<Value>(data) else { return };
     let messages = value.as_array().cloned().unwrap_or_else(|| vec![value.clone()]);
     let found: Vec<usize> =
         messages.iter().filter_map(|message| message["result"]["tools"].as_array().map(Vec::len)).collect();
+    assert!(found.is_empty() || (listing::may_be_list(data) && rough::may_list(data)));
+    let Ok(lists) = listing::read(data) else { return };
     assert_eq!(found, lists.iter().map(|list| list.tools.len()).collect::<Vec<_>>());
     for tool in lists.iter().flat_map(|list| &list.tools) {
         assert_eq!(data.get(tool.at.clone()), Some(tool.raw.as_bytes()));

@@ -318,17 +318,9 @@ fn from_server(session: &PipeSession, output: impl Read, limit: usize) -> io::Re
             Ok(Taken::End) | Err(_) => return Ok(()),
             Ok(Taken::Line(lines)) => session.server_lines(lines)?,
             Ok(Taken::Overlong(start)) => {
-                if let Some(mut withheld) = session.withholds(start, limit) {
-                    lines.rest(|piece| {
-                        withheld.push(piece);
-                        Ok(())
-                    })?;
-                    session.answer_withheld(withheld)?;
-                    continue;
-                }
-                session.overlong_from_server(start, limit);
-                session.piece_to_client(start)?;
-                lines.rest(|piece| session.piece_to_client(piece))?;
+                let mut line = session.overlong(start, limit)?;
+                lines.rest(|piece| session.overlong_piece(&mut line, piece))?;
+                session.overlong_ends(line)?;
             }
         }
     }

@@ -256,22 +256,9 @@ impl SessionPins {
         state.asked.is_over = true;
     }
 
-    /// Whether the client ever asked for a list: before that no answer is one. From then on any may be, whatever its id says:
-    /// clients differ in what they take for the same id.
-    pub fn is_asked(&self) -> bool {
-        let state = self.lock();
-        state.asked.is_over || state.audience.has_listed
-    }
-
     /// Whether it may have asked for a list without our knowledge.
     pub(crate) fn may_ask_unseen(&self) -> bool {
         self.lock().asked.is_over
-    }
-
-    /// Whether a list that the client asked for is still to come.
-    pub(crate) fn is_unanswered(&self) -> bool {
-        let state = self.lock();
-        state.asked.is_over || !state.asked.ids.is_empty()
     }
 
     /// A request of this id has its answer.

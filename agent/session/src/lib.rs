@@ -9,6 +9,7 @@
 //! | `arguments`, `mentions`, `sensitive` | what its arguments do; words and paths about credentials |
 //! | `shell/`, `code`, `sql`, `deeds` | commands, code and SQL in them; what they come to |
 //! | `hints` | what a server says of its own tools |
+//! | `rough` | lines of the server's that are not JSON to every parser: what some client may read in them |
 //! | `listing` | answers to `tools/list`: the tools in a line, and the line without some of them |
 //! | `corpus` | for tests: calls that are labelled, and how often the classifier agrees |
 //! | `conditions`, `rules` | which calls a rule is about; the YAML rules |
@@ -51,6 +52,7 @@ pub mod plain;
 pub mod reload;
 pub mod repair;
 pub mod risk;
+pub mod rough;
 pub mod rows;
 pub mod rules;
 pub mod ruleset;

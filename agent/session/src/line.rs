@@ -1,6 +1,9 @@
 //! One line of MCP's stdio transport: what it is, and what in it cannot be judged. Pure: no I/O.
 
-use super::strict::{self, Ambiguity, Members};
+use super::{
+    rough,
+    strict::{self, Ambiguity, Members},
+};
 use ringfence_wire::depth;
 use serde_json::value::RawValue;
 use std::borrow::Cow;
@@ -259,21 +262,33 @@ enum Told<'a> {
 /// Most members of an object that are looked at for what it is. What has more of them is no message.
 const MOST_TOLD: usize = 16;
 
+/// Where the string ends that begins there; nothing if it does not.
+pub(crate) fn string_end(bytes: &[u8], from: usize) -> Option<usize> {
+    let mut at = from + 1;
+    loop {
+        at += memchr::memchr2(b'"', b'\\', bytes.get(at..)?)?;
+        if bytes.get(at) == Some(&b'"') {
+            return Some(at + 1);
+        }
+        at += 2;
+    }
+}
+
+/// Where what is no white space begins, from there on.
+fn spaces(bytes: &[u8], from: usize) -> usize {
+    from + bytes.get(from..).unwrap_or_default().iter().take_while(|byte| byte.is_ascii_whitespace()).count()
+}
+
+/// The same of what is no white space to any parser: that of Unicode is beyond ASCII.
+pub(crate) fn blanks(bytes: &[u8], from: usize) -> usize {
+    let is_blank = |byte: &u8| !(b'!'..=b'~').contains(byte);
+    from + bytes.get(from..).unwrap_or_default().iter().copied().take_while(|byte| is_blank(byte)).count()
+}
+
 /// What an object says of itself, by brackets and strings alone: the rest need not be there, nor be JSON. `None` where a
 /// key cannot be read, a value is cut that tells which message this is, or there are more than [`MOST_TOLD`] of those.
 fn told(bytes: &[u8]) -> Option<Vec<Told<'_>>> {
-    let string_end = |from: usize| {
-        let mut at = from + 1;
-        loop {
-            at += memchr::memchr2(b'"', b'\\', bytes.get(at..)?)?;
-            if bytes.get(at) == Some(&b'"') {
-                return Some(at + 1);
-            }
-            at += 2;
-        }
-    };
     let rest = |from: usize| bytes.get(from..).unwrap_or_default();
-    let spaces = |from: usize| from + rest(from).iter().take_while(|byte| byte.is_ascii_whitespace()).count();
     let (mut at, mut depth, mut all) = (0, 0usize, Vec::new());
     while let Some(byte) = bytes.get(at) {
         if all.len() > MOST_TOLD {
@@ -283,20 +298,20 @@ fn told(bytes: &[u8]) -> Option<Vec<Told<'_>>> {
             b'{' | b'[' => depth += 1,
             b'}' | b']' => depth = depth.saturating_sub(1),
             b'"' => {
-                let Some(end) = string_end(at) else { break };
+                let Some(end) = string_end(bytes, at) else { break };
                 let key = bytes.get(at..end)?;
                 at = end;
-                let colon = spaces(at);
+                let colon = spaces(bytes, at);
                 if depth != 1 || bytes.get(colon) != Some(&b':') {
                     continue;
                 }
                 let key: String = serde_json::from_slice(key).ok()?;
-                let value = spaces(colon + 1);
+                let value = spaces(bytes, colon + 1);
                 if ["method", "result", "error"].contains(&key.as_str()) {
                     all.push(Told::Member(key));
                 } else if key.eq_ignore_ascii_case("id") {
                     let end = match bytes.get(value)? {
-                        b'"' => string_end(value)?,
+                        b'"' => string_end(bytes, value)?,
                         _ => value + rest(value).iter().take_while(|b| !b",}] \t\r\n".contains(b)).count(),
                     };
                     all.push(Told::Id(key, bytes.get(value..end)?));
@@ -356,71 +371,13 @@ fn request_id(object: &[u8]) -> Option<Id> {
     outlined(id).filter(|id| is_request && key == "id" && *id != Id::Null)
 }
 
-/// The id that a line of the server's answers, where it is one answer.
+/// The id that a line of the server's answers, where it is one answer: with a result or an error, and without a method.
 pub fn answered_id(line: &[u8]) -> Option<Id> {
-    let (mut ids, mut is_answer) = (Vec::new(), true);
-    for told in told(line.trim_ascii_start())? {
-        match told {
-            Told::Id(key, id) if key == "id" => ids.push(id),
-            Told::Id(..) => {}
-            Told::Member(member) => is_answer &= member != "method",
-        }
+    match answers(line) {
+        Answers::One(id) => Some(id),
+        Answers::Unclear(id) => id,
+        Answers::Nothing => None,
     }
-    let [id] = ids.as_slice() else { return None };
-    outlined(id).filter(|_| is_answer)
-}
-
-/// Ids that stand in a line however odd it is, a part of one too: those of its message, or of a batch's; where it has none of
-/// those, any. As far as brackets and strings tell.
-pub fn ids_in(line: &[u8]) -> Vec<Id> {
-    let own = if line.trim_ascii_start().starts_with(b"[") { 2 } else { 1 };
-    let rest = |from: usize| line.get(from..).unwrap_or_default();
-    let string_end = |from: usize| {
-        let mut at = from + 1;
-        loop {
-            at += memchr::memchr2(b'"', b'\\', rest(at))?;
-            if line.get(at) == Some(&b'"') {
-                return Some(at + 1);
-            }
-            at += 2;
-        }
-    };
-    let spaces = |from: usize| from + rest(from).iter().take_while(|byte| byte.is_ascii_whitespace()).count();
-    let (mut at, mut depth, mut ids, mut others) = (0, 0usize, Vec::new(), Vec::new());
-    while let Some(byte) = line.get(at) {
-        at += 1;
-        match byte {
-            b'{' | b'[' => depth += 1,
-            b'}' | b']' => depth = depth.saturating_sub(1),
-            b'"' => {
-                let Some(end) = string_end(at - 1) else { break };
-                let key = &line[at - 1..end];
-                at = end;
-                let colon = spaces(at);
-                // Each character of a key may be written by its code.
-                if key.len() > 14 || line.get(colon) != Some(&b':') {
-                    continue;
-                }
-                at = spaces(colon + 1);
-                let is_id =
-                    serde_json::from_slice::<String>(key).is_ok_and(|key| key.eq_ignore_ascii_case("id"));
-                let end = match line.get(at) {
-                    Some(b'"') => string_end(at),
-                    _ => Some(at + rest(at).iter().take_while(|b| !b",}] \t\r\n".contains(b)).count()),
-                };
-                let raw = end.and_then(|end| serde_json::from_slice::<&RawValue>(line.get(at..end)?).ok());
-                let id = raw.filter(|_| is_id).and_then(|raw| Id::parse(raw.get()));
-                let into = if depth <= own { &mut ids } else { &mut others };
-                if let Some(id) = id
-                    && into.len() < MOST_ANSWERED
-                {
-                    into.push(id);
-                }
-            }
-            _ => {}
-        }
-    }
-    if ids.is_empty() { others } else { ids }
 }
 
 /// The texts that an object has under a key, however it is written there: as often as it stands, in any case; so many.
@@ -430,12 +387,6 @@ pub fn values_of(object: &str, key: &str) -> Vec<String> {
     found.filter_map(|(_, value)| string(value)).map(Cow::into_owned).take(MOST_TOLD).collect()
 }
 
-/// The id that stands last in the end of a line, with nothing behind it that is deeper: some servers write it there.
-pub fn last_id(end: &[u8]) -> Option<Id> {
-    let key = memchr::memmem::rfind(end, b"\"id\"")?;
-    ids_in(end.get(key..)?).pop()
-}
-
 /// Which request a line of the server's answers, as far as brackets and strings tell.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answers {
@@ -443,14 +394,17 @@ pub enum Answers {
     Nothing,
     /// The one of this id.
     One(Id),
-    /// Readers may differ, or it is more than one: a batch, two ids, keys that fold to `id`, a part of a line.
-    Unclear,
+    /// Readers may differ, or it is more than one: a batch, two ids, keys that fold to `id`, a part of a line. The id that most
+    /// of them take, where there is one.
+    Unclear(Option<Id>),
 }
 
-/// The same as [`answered_id`], which tells no answer at all from one that is not clear.
+/// Which request a line of the server's answers.
 pub fn answers(line: &[u8]) -> Answers {
     let (mut ids, mut folded, mut is_request, mut is_answer) = (Vec::new(), false, false, false);
-    for told in told(line.trim_ascii_start()).into_iter().flatten() {
+    // What begins otherwise is a batch, or a line of a log that quotes one.
+    let object = Some(rough::trimmed(line)).filter(|line| line.starts_with(b"{"));
+    for told in object.and_then(told).into_iter().flatten() {
         match told {
             Told::Id(key, id) if key == "id" => ids.push(id),
             Told::Id(..) => folded = true,
@@ -460,8 +414,11 @@ pub fn answers(line: &[u8]) -> Answers {
     }
     match (is_request, is_answer, ids.as_slice()) {
         (true, false, _) => Answers::Nothing,
-        (false, true, [id]) if !folded => outlined(id).map_or(Answers::Unclear, Answers::One),
-        _ => Answers::Unclear,
+        (false, true, [id]) => match outlined(id) {
+            Some(id) if !folded => Answers::One(id),
+            id => Answers::Unclear(id),
+        },
+        _ => Answers::Unclear(None),
     }
 }
 

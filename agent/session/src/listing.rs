@@ -128,11 +128,13 @@ impl<'de: 'a, 'a> Deserialize<'de> for Gathered<'a> {
 }
 
 /// Whether a line may be read as a list of tools by any client: whether the word stands in it, in any case, or something that
-/// is written by its code and could be a letter of it.
+/// is written by its code and could be a letter of it, or what decoders may leave out that do not stop at bytes that are no
+/// characters.
 pub fn may_be_list(line: &[u8]) -> bool {
     memchr::memchr2_iter(b't', b'T', line)
         .any(|at| line.get(at..at + 4).is_some_and(|word| word.eq_ignore_ascii_case(b"tool")))
         || memchr::memmem::find(line, b"\\u00").is_some()
+        || std::str::from_utf8(line).is_err()
 }
 
 impl Listed<'_> {

@@ -367,13 +367,15 @@ fn unread(text: &str, error: &serde_json::Error, deepest: usize) -> Ambiguity {
 
 /// Line ends that JSON does not know but readers of lines do: Python's text mode ends lines at CR, Node's readline also
 /// at U+2028 and U+2029, `str.splitlines` at the rest.
-const LINE_ENDS: [(char, &str); 7] = [
+pub(crate) const LINE_ENDS: [(char, &str); 9] = [
     ('\r', "CR"),
     ('\u{2028}', "U+2028"),
     ('\u{2029}', "U+2029"),
     ('\u{85}', "U+0085"),
     ('\u{b}', "VT"),
     ('\u{c}', "FF"),
+    ('\u{1c}', "FS"),
+    ('\u{1d}', "GS"),
     ('\u{1e}', "RS"),
 ];
 

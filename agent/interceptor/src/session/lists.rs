@@ -2,12 +2,13 @@
 
 use super::{Session, Time, lock};
 use crate::pins::News;
+use ringfence_base::clock::now_micros;
 use ringfence_pins::LONGEST_DEFINITION;
 use ringfence_session::{
     draft::Draft,
     journal::{Direction, Entry, ListedTool},
     line::{self, Answers, Id},
-    listing, notice, strict,
+    listing, notice, rough,
 };
 use serde_json::json;
 use std::io::{self, Write};
@@ -18,21 +19,22 @@ const ENTRY: usize = 1 << 20;
 /// Bytes at the end of a line that is not passed on in which its id is looked for.
 const TAIL: usize = 4 << 10;
 
-/// A line that is kept from the client.
-pub(crate) struct Withheld {
+/// A line of the server's that is too long to be judged. Any part of it may be a list of tools.
+pub(crate) struct Overlong {
     why: String,
     /// What it answers, by its beginning.
-    id: Option<Id>,
+    answers: Answers,
     /// Its end.
     tail: Vec<u8>,
+    /// Where it begins as no message, it passes as far as it is one line to every reader.
+    noise: Option<Noise>,
 }
 
-impl Withheld {
-    /// Another piece of it.
-    pub(crate) fn push(&mut self, piece: &[u8]) {
-        self.tail.extend_from_slice(&piece[piece.len().saturating_sub(TAIL)..]);
-        self.tail.drain(..self.tail.len().saturating_sub(TAIL));
-    }
+/// How much of a line passes that is no message.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Noise {
+    Passes,
+    Cut,
 }
 
 impl<S: Write, C: Write> Session<S, C> {
@@ -40,13 +42,12 @@ impl<S: Write, C: Write> Session<S, C> {
     /// another text; nothing at all where that is empty.
     pub(super) fn server_line(&self, draft: &mut Draft, time: Time, body: &[u8]) -> Option<Vec<u8>> {
         let answers = line::answers(body);
-        // Whatever it answers, or is: clients take other ids for theirs, other keys for those of an answer, and a part of a
-        // line for a line.
-        let may_be_list = self.pins.is_asked() && listing::may_be_list(body);
-        let given = if may_be_list { self.list(draft, time, body) } else { Err(()) };
+        // Whatever it answers, or is, and whether or not anybody asked yet: clients take other ids for theirs, other keys for
+        // those of an answer, and a part of a line for a line, and read what came before they ask.
+        let given = if listing::may_be_list(body) { self.list(draft, time, body) } else { Err(()) };
         let id = match answers {
             Answers::One(id) => Some(id),
-            Answers::Unclear => line::answered_id(body),
+            Answers::Unclear(id) => id,
             Answers::Nothing => None,
         };
         if given.is_err() {
@@ -95,20 +96,21 @@ impl<S: Write, C: Write> Session<S, C> {
         let lists = match listing::read(body) {
             Ok(lists) if lists.is_empty() => return Err(()),
             Ok(lists) => lists,
-            Err(_) if is_noise(body) => return Err(()),
+            Err(_) if !rough::may_list(body) => return Err(()),
             Err(why) => {
                 let why =
-                    format!("not passed on, as a list of tools that parsers could read differently: {why}");
+                    format!("blocked: different parsers could read this line as different tool lists: {why}");
                 self.draft(draft, time, Direction::ServerToClient, body, &[], Some(&why));
                 notice::print(&format!("a line of the server's was {why}"));
-                return Ok(Some(self.refusals(line::ids_in(body), &why)));
+                return Ok(Some(self.refusals(rough::answered(body), &why)));
             }
         };
         if !lists.iter().any(|list| self.asked_by(&list.id).is_some()) && !self.pins.may_ask_unseen() {
             // No client takes it; a server could have us judge as many as it likes.
             let why = "not passed on: it lists tools, and nobody asked for them";
             self.draft(draft, time, Direction::ServerToClient, body, &[], Some(why));
-            return Ok(Some(Vec::new()));
+            // Somebody may wait for the rest of its batch.
+            return Ok(Some(self.refusals(rough::answered(body), why)));
         }
         let judged = self.pins.judge(&lists, time.at);
         let message = self.message_id(time.at);
@@ -137,32 +139,56 @@ impl<S: Write, C: Write> Session<S, C> {
         }
     }
 
-    /// Whether a line of the server's that is too long to be judged is kept from the client, of which `start` is the beginning:
-    /// while a list of tools is to come, since any part of a line may be one.
-    pub(crate) fn withholds(&self, start: &[u8], limit: usize) -> Option<Withheld> {
-        if !self.pins.is_unanswered() {
-            return None;
-        }
-        let why = format!("not passed on: it may list tools, and is longer than {limit} bytes");
-        notice::print(&format!("a line of the server's was {why}"));
-        self.record_or_warn(&Entry::Note {
-            at: time_of_note(),
-            text: format!("the next line of the server's was {why}"),
-        });
-        let id = match line::answers(start) {
-            Answers::One(id) => Some(id),
-            Answers::Unclear | Answers::Nothing => None,
-        };
-        Some(Withheld { why, id, tail: start[start.len().saturating_sub(TAIL)..].to_vec() })
-    }
-
-    /// Gives the client its answer in place of a line that was kept from it, where it is clear what that answered.
+    /// A line of the server's that is longer than `limit` bytes, of which `start` is the beginning. None passes that may hold a
+    /// list of tools, whether or not one is to come: the client may ask for one before the line ends.
     ///
     /// # Errors
     /// Those of writing to the client.
-    pub(crate) fn answer_withheld(&self, line: Withheld) -> io::Result<()> {
-        let ids = line.id.map_or_else(|| line::last_id(&line.tail).into_iter().collect(), |id| vec![id]);
-        self.to_client(&self.refusals(ids, &line.why))
+    pub(crate) fn overlong(&self, start: &[u8], limit: usize) -> io::Result<Overlong> {
+        let noise = rough::is_noise(start).then_some(Noise::Passes);
+        let why = format!("not passed on: it may list tools, and is longer than {limit} bytes");
+        if noise.is_none() {
+            notice::print(&format!("a line of the server's was {why}"));
+        }
+        let mut line = Overlong { why, answers: line::answers(start), tail: Vec::new(), noise };
+        self.overlong_piece(&mut line, start).map(|()| line)
+    }
+
+    /// Another piece of it.
+    ///
+    /// # Errors
+    /// Those of writing to the client.
+    pub(crate) fn overlong_piece(&self, line: &mut Overlong, piece: &[u8]) -> io::Result<()> {
+        if line.noise == Some(Noise::Passes) {
+            let one_line = rough::within_line(piece);
+            if one_line.len() < piece.len() {
+                line.noise = Some(Noise::Cut);
+            }
+            return self.piece_to_client(one_line);
+        }
+        line.tail.extend_from_slice(&piece[piece.len().saturating_sub(TAIL)..]);
+        line.tail.drain(..line.tail.len().saturating_sub(TAIL));
+        Ok(())
+    }
+
+    /// Its end: what was kept from the client is answered, where it is clear what that answered.
+    ///
+    /// # Errors
+    /// Those of writing to the client.
+    pub(crate) fn overlong_ends(&self, line: Overlong) -> io::Result<()> {
+        let Overlong { why, answers, tail, noise } = line;
+        if let Some(noise) = noise {
+            let text = "a line of the server's went by unread: it is no message, and too long to be judged";
+            self.record_or_warn(&Entry::Note { at: now_micros(), text: text.to_owned() });
+            return if noise == Noise::Cut { self.piece_to_client(b"\n") } else { Ok(()) };
+        }
+        let id = match answers {
+            Answers::One(id) | Answers::Unclear(Some(id)) => Some(id),
+            Answers::Unclear(None) => rough::last_id(&tail),
+            Answers::Nothing => None,
+        };
+        self.record_overlong(id.as_ref(), &why);
+        self.to_client(&self.refusals(id.into_iter().collect(), &why))
     }
 
     /// Takes what the auditor has pinned, and tells the client to ask again where that changes what it got.
@@ -175,7 +201,7 @@ impl<S: Write, C: Write> Session<S, C> {
         }
         let text =
             "what is pinned of the server's tools changed: the client is told to list them again".to_owned();
-        self.record_or_warn(&Entry::Note { at: time_of_note(), text });
+        self.record_or_warn(&Entry::Note { at: now_micros(), text });
         self.pins.notifications().iter().try_for_each(|line| self.to_client(line.as_bytes()))
     }
 
@@ -185,22 +211,9 @@ impl<S: Write, C: Write> Session<S, C> {
     }
 }
 
-fn time_of_note() -> i64 {
-    ringfence_base::clock::now_micros()
-}
-
-/// Whether no client takes a line for a message: it does not begin as one, nor does anything behind a character at which
-/// readers end lines.
-fn is_noise(body: &[u8]) -> bool {
-    let text = String::from_utf8_lossy(body);
-    let text = text.trim_start_matches(|c: char| c.is_whitespace() || c == '\u{feff}');
-    !text.starts_with(['{', '[']) && strict::text(text.as_bytes()).is_ok()
-}
-
-/// The answer to a request for tools whose own cannot be passed on.
+/// The answer to a request whose own cannot be passed on.
 fn no_list(id: &Id, why: &str) -> Vec<u8> {
-    let error =
-        json!({ "code": -32603, "message": format!("Ringfence: the server's list of tools was {why}.") });
+    let error = json!({ "code": -32603, "message": format!("Ringfence: the server's answer was {why}.") });
     id.answer("error", &error).into_bytes()
 }
 

@@ -6,7 +6,8 @@ use ringfence_redact as redact;
 use ringfence_session::{
     draft::{Draft, Message, Verdict},
     journal::{self, Direction, Entry},
-    line, notice,
+    line::{Id, Outline},
+    notice,
 };
 use std::{
     borrow::Cow,
@@ -134,32 +135,27 @@ impl<S: Write, C: Write> Session<S, C> {
         uuid::Uuid::new_v7(uuid::Timestamp::from_unix(&self.ids, seconds, nanos))
     }
 
-    /// A line of the server's went by that is longer than `limit` bytes; `start` is its beginning. Nothing of it is kept, but
-    /// where that tells which request it answers, that one is answered.
-    pub(crate) fn overlong_from_server(&self, start: &[u8], limit: usize) {
+    /// A line of the server's was not passed on that is too long to be judged. Nothing of it is kept; where it is known which
+    /// request it answers, that one has its answer.
+    pub(super) fn record_overlong(&self, answers: Option<&Id>, why: &str) {
         let Time { at, boot } = Time::now();
-        let text = format!("a line of the server's longer than {limit} bytes went by unread");
+        let text = format!("a line of the server's was {why}");
         self.record_or_warn(&Entry::Note { at, text: text.clone() });
-        let Some(id) = line::answered_id(start) else { return };
-        // Without a copy: it is long, and may be cut within a character.
-        let whole = std::str::from_utf8(start).map_or_else(|error| error.valid_up_to(), str::len);
-        let readable = std::str::from_utf8(start.get(..whole).unwrap_or_default()).unwrap_or_default();
-        if let Some(outline) = line::outline(readable) {
-            self.record_or_warn(&Entry::Message {
-                id: self.message_id(at).to_string(),
-                at,
-                boot,
-                direction: Direction::ServerToClient,
-                raw: text,
-                bytes: start.len() as u64,
-                sha256: journal::sha256(start),
-                calls: Vec::new(),
-                refused: None,
-                outline: Some(outline),
-                repaired: 0,
-            });
-        }
-        lock(&self.outstanding).remove(&id);
+        let Some(id) = answers else { return };
+        self.record_or_warn(&Entry::Message {
+            id: self.message_id(at).to_string(),
+            at,
+            boot,
+            direction: Direction::ServerToClient,
+            bytes: text.len() as u64,
+            sha256: journal::sha256(text.as_bytes()),
+            raw: text,
+            calls: Vec::new(),
+            refused: None,
+            // The client gets an error in its place.
+            outline: Some(Outline { id: id.to_json(), member: "error".to_owned() }),
+            repaired: 0,
+        });
     }
 
     /// Whether secrets stay in what is recorded.

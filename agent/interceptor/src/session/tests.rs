@@ -34,7 +34,11 @@ impl Write for End {
 
 impl End {
     fn text(&self) -> String {
-        String::from_utf8(std::mem::take(&mut *self.0.lock().expect("end"))).expect("text")
+        String::from_utf8(self.bytes()).expect("text")
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        std::mem::take(&mut *self.0.lock().expect("end"))
     }
 }
 
@@ -164,18 +168,21 @@ fn a_paused_call_waits_and_is_decided_once() {
 #[test]
 fn an_answer_that_is_too_long_to_be_read_is_an_answer() {
     let long = "x".repeat(4096);
-    for (start, answered) in [
-        (format!(r#"{{"jsonrpc":"2.0","id":7,"result":{{"text":"{long}"#), true),
-        (format!(r#"{{"jsonrpc":"2.0","error":{{}},"id":7,"x":"{long}"#), true),
-        (format!(r#"{{"jsonrpc":"2.0","id":8,"result":{{"text":"{long}"#), false),
-        (format!(r#"{{"jsonrpc":"2.0","id":7,"method":"ping","params":{{"text":"{long}"#), false),
-        (long, false),
+    for (start, end, answered) in [
+        (format!(r#"{{"jsonrpc":"2.0","id":7,"result":{{"text":"{long}"#), "\"}}\n", true),
+        (format!(r#"{{"jsonrpc":"2.0","error":{{}},"id":7,"x":"{long}"#), "\"}\n", true),
+        (format!(r#"{{"result":{{"text":"{long}"#), "\"},\"id\":7}\n", true),
+        (format!(r#"{{"jsonrpc":"2.0","id":8,"result":{{"text":"{long}"#), "\"}}\n", false),
+        (format!(r#"{{"jsonrpc":"2.0","id":7,"method":"ping","params":{{"text":"{long}"#), "\"}}\n", false),
+        (format!(r#"{{"method":"ping","params":{{"text":"{long}"#), "\"},\"id\":7}\n", false),
+        (format!(r#"{{"result":{{"text":"{long}"#), "\"},\"x\":{\"id\":7}}\n", false),
+        (long.clone(), "{\"id\":7}\n", false),
     ] {
         let rig = rig(|_| ());
         rig.call("7", "create_x");
         let mut bytes = start.clone().into_bytes();
         bytes.push(0xe2);
-        rig.session.overlong_from_server(&bytes, bytes.len());
+        let said = rig.says_at_length(&bytes, end.as_bytes());
         assert_eq!(super::lock(&rig.session.outstanding).has(&Id::Number("7".into())), !answered, "{start}");
         let mut fold = Fold::default();
         let rows: Vec<Row> = rig.journal().into_iter().flat_map(|entry| fold.next(entry)).collect();
@@ -183,6 +190,9 @@ fn an_answer_that_is_too_long_to_be_read_is_an_answer() {
         assert_eq!(answers, usize::from(answered), "{start}");
         let kept = |row: &Row| matches!(row, Row::Message(message) if message.raw.contains("xxx"));
         assert!(!rows.iter().any(kept), "{start}");
+        let is_log = start == long;
+        assert_eq!(said.contains("xxx"), is_log, "{start}");
+        assert_eq!(said.contains(r#""id":7,"error""#), answered, "{said}");
     }
 }
 

@@ -79,6 +79,8 @@ fn a_refused_line_is_answered_under_the_ids_of_its_requests() {
     let answered = |line: &str| super::answered_id(line.as_bytes()).map(|id| id.to_json());
     assert_eq!(answered(r#"{"result":{"id":7},"jsonrpc":"2.0","id":1}"#).as_deref(), Some("1"));
     assert_eq!(answered(r#"{"id":1,"method":"sampling/createMessage"}"#), None);
+    assert_eq!(answered(r#"{"level":"info","id":1,"msg":"listing"}"#), None, "neither result nor error");
+    assert_eq!(answered(r#"{"id":1,"ID":2,"error":{}}"#).as_deref(), Some("1"));
 }
 
 #[test]
@@ -163,16 +165,17 @@ fn what_a_line_of_the_servers_answers_is_told_or_said_to_be_unclear() {
         (r#"{"id":null,"error":{}}"#, one("null")),
         (r#"{"method":"notifications/x","params":{"id":1}}"#, Answers::Nothing),
         (r#"{"method":"x","id":1}"#, Answers::Nothing),
-        (r#"{"method":"x","id":1,"result":{}}"#, Answers::Unclear),
-        (r#"{"id":1,"id":2,"result":{}}"#, Answers::Unclear),
-        (r#"{"ID":1,"result":{}}"#, Answers::Unclear),
-        (r#"{"id":1,"Id":2,"result":{}}"#, Answers::Unclear),
-        (r#"{"id":1,"Result":{}}"#, Answers::Unclear),
+        (r#"{"method":"x","id":1,"result":{}}"#, Answers::Unclear(None)),
+        (r#"{"id":1,"id":2,"result":{}}"#, Answers::Unclear(None)),
+        (r#"{"ID":1,"result":{}}"#, Answers::Unclear(None)),
+        (r#"{"id":1,"Id":2,"result":{}}"#, Answers::Unclear(Id::parse("1"))),
+        (r#"{"id":1,"Result":{}}"#, Answers::Unclear(None)),
         (r#"{"\u0069d":1,"result":{}}"#, one("1")),
-        (r#"{"result":{"tools":["#, Answers::Unclear),
-        (r#"[{"id":1,"result":{}}]"#, Answers::Unclear),
+        (r#"{"result":{"tools":["#, Answers::Unclear(None)),
+        (r#"[{"id":1,"result":{}}]"#, Answers::Unclear(None)),
         ("\u{feff}{\"id\":1,\"result\":{}}", one("1")),
-        ("log", Answers::Unclear),
+        ("log", Answers::Unclear(None)),
+        (r#"[DEBUG] {"id":1,"result":{}}"#, Answers::Unclear(None)),
     ] {
         assert_eq!(answers(line.as_bytes()), expected, "{line}");
     }

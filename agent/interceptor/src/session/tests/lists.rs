@@ -23,6 +23,14 @@ impl Rig {
         self.session.server_lines(format!("{line}\n").as_bytes()).expect("both ends");
         self.client.text()
     }
+
+    /// The same of one that is too long, in two pieces.
+    pub(super) fn says_at_length(&self, start: &[u8], end: &[u8]) -> String {
+        let mut line = self.session.overlong(start, start.len()).expect("both ends");
+        self.session.overlong_piece(&mut line, end).expect("both ends");
+        self.session.overlong_ends(line).expect("both ends");
+        String::from_utf8_lossy(&self.client.bytes()).into_owned()
+    }
 }
 
 #[test]
@@ -78,17 +86,78 @@ fn a_list_that_nobody_asked_for_is_dropped() {
 }
 
 #[test]
-fn a_long_line_is_kept_back_only_while_a_list_is_to_come_and_its_request_is_answered() {
+fn a_list_before_anybody_asked_is_dropped() {
+    let rig = rig(|_| ());
+    let evil = format!(r#"{{"id":1,"result":{{"tools":[{EVIL}]}}}}"#);
+    assert_eq!(rig.says(&evil), "");
+    rig.session.client_lines(b"{\"id\":1,\"method\":\"tools/list\"}\n").expect("both ends");
+    assert_eq!(rig.says(&evil), format!("{evil}\n"), "the control");
+}
+
+#[test]
+fn who_waits_for_the_rest_of_a_batch_that_is_dropped_is_answered() {
     let rig = asked();
-    let start = r#"{"result":{"content":["xxxxx"#;
-    let mut line = rig.session.withholds(start.as_bytes(), 10).expect("a list is to come");
-    line.push(b"xx\"]},\"jsonrpc\":\"2.0\",\"id\":");
-    line.push(b"6}\n");
-    rig.session.answer_withheld(line).expect("both ends");
-    let said = rig.client.text();
-    assert!(said.contains("\"id\":6") && said.contains("error") && said.lines().count() == 1, "{said}");
+    let said = rig.says(r#"[{"id":99,"result":{"tools":[]}},{"id":6,"result":{}}]"#);
+    assert!(said.contains(r#""id":6,"error""#) && said.lines().count() == 1, "{said}");
+    let rig = asked();
+    let batch = r#"[{"id":5,"result":{"tools":[]}},{"id":6,"result":{}}]"#;
+    assert_eq!(rig.says(batch), format!("{batch}\n"), "the control");
+}
+
+#[test]
+fn what_is_no_list_to_anybody_passes_as_it_came_however_odd_and_answers_nothing() {
+    let rig = asked();
+    for line in [
+        r#"{"id":70,"result":{"content":[{"type":"text","text":"tool \u00e9"}],"structuredContent":{"x":NaN,"tools":[1]}}}"#,
+        r#"{"jsonrpc":"2.0","jsonrpc":"2.0","id":71,"result":{"content":[{"type":"text","text":"a tool"}]}}"#,
+        r#"{"jsonrpc":"2.0","method":"notifications/message","params":{"data":{"id":6,"tool":NaN}}}"#,
+        r#"{"jsonrpc":"2.0","id":5,"method":"sampling/createMessage","params":{"temperature":NaN,"tools":[{"name":"x"}]}}"#,
+        r#"[DEBUG] -> {"id":5,"result":{"tools":[{"name":"a"}]}}"#,
+        r#"{"level":"info","id":5,"msg":"listing tools"}"#,
+    ] {
+        assert_eq!(rig.says(line), format!("{line}\n"));
+    }
+    let latin = b"{\"id\":72,\"result\":{\"content\":[{\"type\":\"text\",\"text\":\"caf\xe9\"}]}}\n";
+    rig.session.server_lines(latin).expect("both ends");
+    assert_eq!(rig.client.bytes(), latin);
+    let list = r#"{"id":5,"result":{"tools":[{"name":"a","description":"A"}]}}"#;
+    assert_eq!(rig.says(list), format!("{list}\n"), "whoever waits still does");
+    assert_eq!(rig.says(r#"{"id":6,"result":{}}"#), "{\"id\":6,\"result\":{}}\n");
+}
+
+#[test]
+fn a_list_behind_what_some_readers_skip_or_end_lines_at_does_not_pass() {
+    let list = format!(r#"{{"id":5,"result":{{"tools":[{EVIL}]}}}}"#);
+    let lines = ["x\x1c", "x\x1d", "x\x1e", "x\r", "\x01", "\x1f", "\0 \u{feff}"]
+        .map(|begin| format!("{begin}{list}\n").into_bytes());
+    let bad = [
+        [&b"\xff"[..], list.as_bytes(), b"\n"].concat(),
+        b"{\"id\":5,\"result\":{\"too\xffls\":[{\"name\":\"worse\"}]}}\n".to_vec(),
+        format!("x\r{}\n", list.replace("\"worse\"", "\"worse\",\"x\":NaN")).into_bytes(),
+    ];
+    for line in lines.into_iter().chain(bad) {
+        let rig = asked();
+        rig.session.server_lines(&line).expect("both ends");
+        let said = rig.client.text();
+        assert!(!said.contains("worse"), "{}: {said}", line.escape_ascii());
+        assert!(said.contains(r#""id":5,"error""#), "{}: {said}", line.escape_ascii());
+    }
+}
+
+#[test]
+fn a_line_that_is_too_long_never_passes_where_it_may_be_a_list() {
+    let rig = rig(|_| ());
+    let said = rig.says_at_length(br#"{"id":5,"result":{"tools":["#, b"]}}\n");
+    assert_eq!(said, "", "before anybody asked");
+    let rig = asked();
+    rig.says(r#"{"id":5}"#);
     rig.says(r#"{"id":5,"result":{"tools":[]}}"#);
-    assert!(rig.session.withholds(start.as_bytes(), 10).is_none());
+    let said =
+        rig.says_at_length(br#"{"result":{"content":["xxxxx"#, b"xx\"]},\"jsonrpc\":\"2.0\",\"id\":6}\n");
+    assert!(said.contains(r#""id":6,"error""#) && said.lines().count() == 1, "{said}");
+    let said = rig.says_at_length(b"log xxx", "xx\u{2028}{\"id\":5,\"result\":{\"tools\":[]}}\n".as_bytes());
+    assert!(said.starts_with("log xxxxx") && said.ends_with('\n') && !said.contains("tools"), "{said}");
+    assert_eq!(rig.says_at_length(b"log xxx", b"xx\n"), "log xxxxx\n", "the control");
 }
 
 #[test]
