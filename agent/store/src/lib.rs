@@ -88,7 +88,7 @@ pub use session_writer::{Position, SessionWriter};
 pub use spans::{Inside, MOST_SPANS, RunCalls};
 pub use standing_approvals::{ActiveApproval, CallFacts, Given};
 pub use tool_decisions::Decided;
-pub use tools::{CONTAINED, PAST};
+pub use tools::CONTAINED;
 pub use write::{Event, Incoming, Writer, is_denied};
 
 use connection::open_existing;

@@ -4,7 +4,7 @@
 //! definition is pinned by whichever session comes first; another one waits until a person has approved it (`tool_decisions`).
 
 use super::{Position, connection::rows};
-use ringfence_base::clock::rfc3339;
+use ringfence_base::clock::{now_micros, rfc3339};
 use ringfence_pins::{Flag, MOST_TOOLS, flags};
 use ringfence_session::{journal::ListedTool, rows::ingest::ToolsRow};
 use rusqlite::{OptionalExtension as _, Transaction, params};
@@ -13,11 +13,8 @@ use std::collections::{HashMap, HashSet};
 /// What the key of a server begins with whose sessions begin in containers: what those say pins nothing for others.
 pub const CONTAINED: &str = "contained ";
 
-/// What the key of a server begins with in a journal that somebody may have written since its session: it makes no server.
-pub const PAST: &str = "past ";
-
-/// Most servers of one user, subordinate ids included; those in containers are counted apart. Of more, those go that were not
-/// seen for longest, but for those that somebody uses or decided about.
+/// Most servers of one user, subordinate ids included; those in containers are counted apart. Of more, those go that nobody used
+/// for as long as [`FORGOTTEN`], but for those that somebody decided about.
 pub(crate) const MOST_SERVERS: i64 = 256;
 /// Most bytes of the definitions of one user's servers, counted like those. What has no room is pinned by its hash alone.
 const MOST_BYTES: i64 = 64 << 20;
@@ -68,34 +65,33 @@ fn begin(
     key: &str,
     when: &str,
 ) -> rusqlite::Result<()> {
-    let (past, key) = key.strip_prefix(PAST).map_or((false, key), |key| (true, key));
+    // Of nobody's word but ours: a journal may say any time, and others' servers would go by it.
+    let seen = rfc3339(now_micros());
     let (contained, key) = key.strip_prefix(CONTAINED).map_or((false, key), |key| (true, key));
     let found: Option<i64> = step
         .prepare_cached("SELECT id FROM mcp_servers WHERE uid = ?1 AND key = ?2 AND contained = ?3")?
         .query_row(params![at.uid, key, contained], |row| row.get(0))
         .optional()?;
     let server = match found {
-        Some(server) if past => server,
-        None if past => return Ok(()),
         Some(server) => {
             step.prepare_cached("UPDATE mcp_servers SET last_seen = max(last_seen, ?2) WHERE id = ?1")?
-                .execute(params![server, when])?;
+                .execute(params![server, seen])?;
             server
         }
         None => {
             if !make_room(step, (owner, contained))? {
                 tracing::warn!(
-                    "session {}: nothing is pinned of its server for other sessions: uid {owner} has {MOST_SERVERS} servers that are in use or decided about; `ringfence mcp inventory SERVER --forget` makes room",
+                    "session {}: nothing is pinned of its server for other sessions: uid {owner} has {MOST_SERVERS} servers, each of which was used within 90 days or decided about; `ringfence mcp inventory SERVER --forget` makes room",
                     at.session
                 );
                 return Ok(());
             }
             // A session whose journal has a key has a name.
             let new = "INSERT INTO mcp_servers (uid, owner, key, contained, name, command, first_seen, last_seen)
-                 SELECT ?2, ?3, ?4, ?5, server_name, server_command, ?6, ?6 FROM sessions WHERE id = ?1 AND uid = ?2 RETURNING id";
+                 SELECT ?2, ?3, ?4, ?5, server_name, server_command, ?6, ?7 FROM sessions WHERE id = ?1 AND uid = ?2 RETURNING id";
             let made: Option<i64> = step
                 .prepare_cached(new)?
-                .query_row(params![at.session, at.uid, owner, key, contained, when], |row| row.get(0))
+                .query_row(params![at.session, at.uid, owner, key, contained, when, seen], |row| row.get(0))
                 .optional()?;
             let Some(server) = made else { return Ok(()) };
             let other = "SELECT o.command FROM mcp_servers s JOIN mcp_servers o ON o.uid = s.uid AND o.name = s.name
@@ -273,7 +269,7 @@ fn forget_one(step: &Transaction<'_>, server: i64) -> rusqlite::Result<bool> {
             "SELECT p.name, p.sha256, p.changed_sha256 FROM tool_pins p LEFT JOIN mcp_tools t ON t.server = p.server AND t.name = p.name
              WHERE p.server = ?1 AND (t.name IS NULL OR t.gone_at < ?2) ORDER BY t.gone_at LIMIT 1",
         )?
-        .query_row(params![server, rfc3339(ringfence_base::clock::now_micros().saturating_sub(FORGOTTEN))], |row| {
+        .query_row(params![server, long_ago()], |row| {
             Ok((row.get(0)?, row.get(1)?, row.get(2)?))
         })
         .optional()?;
@@ -284,8 +280,14 @@ fn forget_one(step: &Transaction<'_>, server: i64) -> rusqlite::Result<bool> {
     Ok(true)
 }
 
-/// A tool that is gone for so long, µs, may be forgotten where its server has too many: 90 days.
+/// A tool that is gone for so long, µs, may be forgotten where its server has too many, and a server that nobody used for so
+/// long where its user has: 90 days.
 const FORGOTTEN: i64 = 90 * 24 * 3_600 * 1_000_000;
+
+/// That long before now.
+fn long_ago() -> String {
+    rfc3339(now_micros().saturating_sub(FORGOTTEN))
+}
 
 /// Words of the tools of one row that other servers may have for theirs.
 struct Words<'a> {
@@ -420,8 +422,8 @@ pub(crate) fn called(
     .map(drop)
 }
 
-/// Makes room for one more server of a user. False: each is in use, decided about, or has something waiting, and whoever could
-/// remove those could have what was pinned of them pinned anew.
+/// Makes room for one more server of a user. False: each was used within [`FORGOTTEN`], decided about, or has something waiting,
+/// and whoever could remove those could have what was pinned of them pinned anew.
 fn make_room(step: &Transaction<'_>, (owner, contained): (u32, bool)) -> rusqlite::Result<bool> {
     loop {
         let servers: i64 = step
@@ -432,13 +434,13 @@ fn make_room(step: &Transaction<'_>, (owner, contained): (u32, bool)) -> rusqlit
         }
         let oldest: Option<i64> = step
             .prepare_cached(
-                "SELECT id FROM mcp_servers s WHERE owner = ?1 AND contained = ?2
-                     AND NOT EXISTS (SELECT 1 FROM sessions WHERE server = s.id AND ended_at IS NULL)
+                "SELECT id FROM mcp_servers s WHERE owner = ?1 AND contained = ?2 AND last_seen < ?3
+                     AND NOT EXISTS (SELECT 1 FROM sessions WHERE server = s.id AND (ended_at IS NULL OR ended_at >= ?3))
                      AND NOT EXISTS (SELECT 1 FROM tool_pins p WHERE p.server = s.id AND (p.approved_at IS NOT NULL
                          OR p.rejected_at IS NOT NULL OR p.changed_sha256 IS NOT NULL))
                  ORDER BY last_seen, id LIMIT 1",
             )?
-            .query_row(params![owner, contained], |row| row.get(0))
+            .query_row(params![owner, contained, long_ago()], |row| row.get(0))
             .optional()?;
         let Some(oldest) = oldest else { return Ok(false) };
         remove(step, oldest)?;

@@ -88,6 +88,8 @@ pub(super) struct Intake {
     /// Rows of the next transaction, at most.
     pace: usize,
     server: String,
+    /// The journal says which server that is, as far as it was read.
+    names_server: bool,
     /// Whose word its rows are.
     origin: Origin,
     ended: bool,
@@ -184,6 +186,7 @@ impl Intake {
             written: Vec::new(),
             pace: LEAST,
             server,
+            names_server: false,
             origin,
             ended: false,
             refused: None,
@@ -203,6 +206,11 @@ impl Intake {
     /// Name of the server, once the journal's first line is read.
     pub(super) fn server(&self) -> &str {
         &self.server
+    }
+
+    /// Whether the store knows what the journal says of the session's server: which one it is, if there was room for it.
+    pub(super) fn knows_server(&self) -> bool {
+        self.names_server && self.unwritten.is_empty()
     }
 
     /// Whether the journal has its last line.
@@ -340,6 +348,7 @@ impl Intake {
             Entry::Start { server_name, .. } => {
                 self.server = server_name[..server_name.floor_char_boundary(LONGEST_TEXT)].to_owned();
             }
+            Entry::Server { key: Some(_), .. } => self.names_server = true,
             Entry::End { .. } => self.ended = true,
             Entry::Governed { container, .. } => {
                 self.progress.governed.store(container.is_some(), Ordering::Relaxed);

@@ -1,7 +1,7 @@
 //! Whose word a session's journal is about its server's tools. Pure.
 
 use ringfence_session::rows::ingest::{Row, ToolsRow};
-use ringfence_store::{CONTAINED, PAST};
+use ringfence_store::CONTAINED;
 
 /// Whose word a session's journal is about its server's tools.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -10,7 +10,8 @@ pub(super) enum Origin {
     Linked,
     /// The same, out of a container: what an agent in it says pins nothing for others.
     Contained,
-    /// Of nobody any more: it is on record, and nothing is pinned by it. Anybody may have written it since.
+    /// Of nobody any more: it is on record, and nothing is pinned by it. Anybody may have written it since, an agent in a
+    /// container too, and it says only of a session that was linked which server it has.
     Past,
 }
 
@@ -19,7 +20,7 @@ impl Origin {
     pub(super) fn apply(self, row: &mut Row) {
         match row {
             Row::Server { key: Some(key), .. } if self == Self::Contained => key.insert_str(0, CONTAINED),
-            Row::Server { key: Some(key), .. } if self == Self::Past => key.insert_str(0, PAST),
+            Row::Server { key, .. } if self == Self::Past => *key = None,
             Row::Tools(row) => row.counts = self != Self::Past,
             _ => {}
         }

@@ -284,7 +284,14 @@ fn serve_session(
         }
         if stored && untold > 0 {
             // What cannot be read now is read at the next look; until then its lists wait.
-            let told = sessions.send_tools_of(session).unwrap_or(false);
+            let told = match sessions.send_tools_of(session) {
+                // There was no room for it: nothing is pinned, and its lists need not wait to hear that.
+                Ok(false) if intake.knows_server() => {
+                    link.send(&SessionOrder::Tools { tools: Vec::new() })?;
+                    true
+                }
+                told => told.unwrap_or(false),
+            };
             untold = if told { 0 } else { untold - 1 };
         }
         match message {

@@ -1,7 +1,8 @@
 //! The inventory and the pins: what rows of journals make of them, and what a person decides.
 
-use super::{CONTAINED, MOST_CHANGES, MOST_SERVERS, PAST};
+use super::{CONTAINED, MOST_CHANGES, MOST_SERVERS};
 use crate::{Decided, Position, SessionReader, SessionWriter, Viewer, tests::call_rows};
+use ringfence_base::clock::{now_micros, rfc3339};
 use ringfence_pins::{Definition, MOST_TOOLS, flags};
 use ringfence_session::{
     journal::ListedTool,
@@ -66,6 +67,14 @@ impl Store {
         self.writer
             .decide_tool(Viewer(viewer), (server, tool, hash), ("a test", approve), 99 * SECOND)
             .expect("asked")
+    }
+
+    /// So many days go by for the server of a session.
+    fn rests(&mut self, session: &str, days: i64) {
+        let seen = rfc3339(now_micros() - days * 24 * 3_600 * SECOND);
+        let text =
+            "UPDATE mcp_servers SET last_seen = ?2 WHERE id = (SELECT server FROM sessions WHERE id = ?1)";
+        self.writer.connection().expect("open").execute(text, [session, &seen]).expect("stored");
     }
 
     fn end(&mut self, session: &str) {
@@ -268,8 +277,8 @@ fn a_user_has_so_many_servers_and_a_server_so_many_tools() {
     }
     assert_eq!(store.numbers("SELECT count(*) FROM mcp_servers WHERE uid = 5"), MOST_SERVERS);
     assert_eq!(store.numbers("SELECT count(*) FROM mcp_servers WHERE uid = 6"), 1);
-    assert_eq!(store.reader.server_of("0").expect("reads"), None, "the oldest is gone");
-    let last = format!("{}", MOST_SERVERS + 8);
+    assert_eq!(store.reader.server_of(&MOST_SERVERS.to_string()).expect("reads"), None, "no room");
+    let last = format!("{}", MOST_SERVERS - 1);
     assert!(store.reader.server_of(&last).expect("reads").is_some());
     // Ever new names, in each of many lists.
     for round in 0..5 {
@@ -347,7 +356,7 @@ fn no_server_takes_what_is_pinned_of_another() {
 }
 
 #[test]
-fn what_is_in_use_or_decided_about_is_not_removed_for_new_servers() {
+fn what_is_in_use_or_decided_about_is_not_removed_for_new_servers_nor_what_was_seen_lately() {
     let mut store = Store::new();
     let begin = |store: &mut Store, number: usize| {
         store.begin(&format!("{number}"), 5, ("s", "x"), &key(number));
@@ -359,16 +368,19 @@ fn what_is_in_use_or_decided_about_is_not_removed_for_new_servers() {
     store.list("0", 5, 1, vec![tool("a", "A")]);
     store.list("0", 5, 2, vec![tool("a", "B")]);
     ["0", "1"].iter().for_each(|session| store.end(session));
+    // Whatever time a journal says.
     begin(&mut store, 301);
-    assert!(store.reader.server_of("301").expect("reads").is_some());
-    assert!(store.reader.server_of("0").expect("reads").is_some());
-    assert_eq!(store.reader.server_of("1").expect("reads"), None);
-    // A journal that anybody may have written makes no server; it is of one that is known.
-    store.end("2");
-    store.begin("302", 5, ("s", "x"), &format!("{PAST}{}", key(302)));
+    assert_eq!(store.reader.server_of("301").expect("reads"), None);
+    ["0", "2"].iter().for_each(|session| store.rests(session, 91));
+    store.rests("1", 89);
+    begin(&mut store, 302);
     assert_eq!(store.reader.server_of("302").expect("reads"), None);
-    store.begin("303", 5, ("s", "x"), &format!("{PAST}{}", key(2)));
-    assert!(store.reader.server_of("303").expect("reads").is_some());
+    store.rests("1", 91);
+    begin(&mut store, 303);
+    assert!(store.reader.server_of("303").expect("reads").is_some(), "the control");
+    assert!(store.reader.server_of("0").expect("reads").is_some(), "something waits");
+    assert!(store.reader.server_of("2").expect("reads").is_some(), "it is in use");
+    assert_eq!(store.reader.server_of("1").expect("reads"), None);
 }
 
 #[test]

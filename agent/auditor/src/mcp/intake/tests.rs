@@ -4,7 +4,7 @@ use super::*;
 use crate::verify;
 use ringfence_base::quota::Owners;
 use ringfence_session::{
-    journal::{Direction, Journal, Judged},
+    journal::{Direction, Journal, Judged, ListedTool},
     ledger::Known,
 };
 use ringfence_store::{SessionReader, SessionWriter, Shown, Viewer};
@@ -480,4 +480,46 @@ fn rows_of_a_batch_that_is_not_written_to_its_end_are_no_tampering() {
         database.execute(&change.replace("other", "t"), [&changed]).expect("changed");
         verified().expect("as it was");
     }
+}
+
+/// The journal of a session whose server lists one tool.
+fn lists(session: &str, tool: &str) -> [Entry; 3] {
+    let listed = ListedTool {
+        name: tool.into(),
+        sha256: Some("b".repeat(64)),
+        held: None,
+        definition: Some("{}".into()),
+        parts: Default::default(),
+        flags: vec![],
+    };
+    let key = Some("a".repeat(64));
+    [
+        start_of(session),
+        Entry::Server { at: 2, key, info: Some("{\"name\":\"s\"}".into()) },
+        Entry::Tools { at: 3, message: name(9), tools: vec![listed], more: 0, whole: Some(3) },
+    ]
+}
+
+#[test]
+fn a_journal_of_nobody_says_nothing_of_a_server_that_its_session_was_not_linked_with() {
+    let mut scene = Scene::new();
+    let take = |scene: &mut Scene, number: usize, tool: &str, origin: Origin| {
+        scene.session = name(number);
+        let path = scene.journal(&lists(&name(number), tool));
+        let file = File::open(&path).expect("the journal");
+        let names = (scene.session.clone(), path.display().to_string());
+        let intake = Intake::new((&scene.writer, &|| true), names, (UID, scene.long.clone()), (file, origin));
+        intake.expect("an intake").advance((&scene.writer, &|| true)).expect("taken in");
+        std::fs::remove_file(path).expect("removed");
+    };
+    let known = |scene: &Scene| ["mcp_servers", "mcp_tools", "tool_changes"].map(|table| scene.rows(table));
+    take(&mut scene, 1, "mine", Origin::Linked);
+    let before = known(&scene);
+    assert_eq!(before.each_ref().map(Vec::len), [1, 1, 0]);
+    // Of a session in a container it may be.
+    take(&mut scene, 2, "another", Origin::Past);
+    assert_eq!(known(&scene), before);
+    assert_eq!(scene.rows("sessions").len(), 2, "it is on record all the same");
+    take(&mut scene, 3, "another", Origin::Linked);
+    assert_eq!(known(&scene).map(|rows| rows.len()), [1, 2, 1], "the control");
 }

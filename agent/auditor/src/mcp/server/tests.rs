@@ -14,7 +14,7 @@ use crate::{
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use ringfence_base::quota::{Bounds, Owners, Permits};
 use ringfence_session::{
-    journal::{Entry as Line, Journal},
+    journal::{Entry as Line, Journal, ListedTool},
     reload::LONGEST,
 };
 use ringfence_wire::{
@@ -510,6 +510,56 @@ fn that_only_root_wrote_a_rule_file_is_believed_of_no_governed_process() {
         };
         assert_eq!(offer(1, STRICT, false), None, "nobody has seen it before");
         assert_eq!(offer(2, LOOSE, true).is_some(), governed);
+        drop(interceptor);
+        let _ = serves.join().expect("no panic");
+    }
+}
+
+#[test]
+fn a_session_for_whose_server_there_is_no_room_hears_that_nothing_is_pinned() {
+    for room in [false, true] {
+        let (folder, sessions) = sessions();
+        drop(sessions.writer.lock(1000, || true).expect("the lane").lines("none", 1000));
+        if !room {
+            let many = "WITH RECURSIVE n(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < 256)
+                INSERT INTO mcp_servers (uid, owner, key, contained, name, command, first_seen, last_seen)
+                SELECT 1000, 1000, n, 0, n, n, '9999-01-01', '9999-01-01' FROM n";
+            let database = rusqlite::Connection::open(folder.path().join("audit.db")).expect("opens");
+            database.execute(many, []).expect("stored");
+        }
+        let session = uuid::Uuid::new_v4().to_string();
+        let path = folder.path().join(&session);
+        let mut journal = Journal::create(&path).expect("a journal");
+        let key = Some("a".repeat(64));
+        let listed = ListedTool {
+            name: "t".into(),
+            sha256: Some("b".repeat(64)),
+            held: None,
+            definition: Some("{}".into()),
+            parts: Default::default(),
+            flags: vec![],
+        };
+        [
+            start(&session),
+            Line::Server { at: 2, key, info: None },
+            Line::Tools { at: 3, message: session.clone(), tools: vec![listed], more: 0, whole: None },
+        ]
+        .iter()
+        .for_each(|entry| journal.append(entry).expect("written"));
+        let (ours, theirs) = UnixStream::pair().expect("a pair");
+        let permit =
+            Permits::within(Bounds::of(9, 9), Owners::default()).take(1000, || ()).expect("a permit");
+        let serves = thread::spawn(move || converse(ours, 1000, &permit, &sessions));
+        let mut interceptor = Conn::new(theirs, Duration::from_secs(60), MAX_MESSAGE);
+        let file = File::open(&path).expect("the journal");
+        let request = McpRequest::Session { session, journal: "j".into(), http: false };
+        interceptor.send_with_descriptors(&request, &[std::os::fd::AsFd::as_fd(&file)]).expect("sent");
+        let welcome = interceptor.receive::<McpReply>().expect("an answer");
+        assert!(matches!(welcome, McpReply::Welcome { tools: true, .. }), "{welcome:?}");
+        interceptor.send(&SessionUpdate::Grew).expect("sent");
+        let order = interceptor.receive::<SessionOrder>().expect("an order");
+        let SessionOrder::Tools { tools } = order else { panic!("{order:?}") };
+        assert_eq!(tools.len(), usize::from(room), "one is pinned where there is room");
         drop(interceptor);
         let _ = serves.join().expect("no panic");
     }
