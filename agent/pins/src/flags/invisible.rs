@@ -14,7 +14,7 @@ const BIDI: &str = "it has controls that change the order in which text is shown
 const WIDTH: &str = "it has characters without width, which hide or split words";
 const CONTROL: &str = "it has control characters, by which a terminal hides text";
 
-/// Most different variants of ideographs in a text: more of them are bytes.
+/// Most different selectors of variants of writing and mathematics in a text: more of them are bytes.
 const MOST_VARIANTS: usize = 4;
 /// Characters before and behind what was found that are shown.
 const AROUND: usize = 40;
@@ -27,7 +27,7 @@ pub(super) fn find(text: &str) -> Option<Found> {
     let chars: Vec<char> = text.chars().collect();
     let is_rtl = chars.iter().any(|c| is_right_to_left(*c));
     let at = |at: usize| chars.get(at).copied();
-    let mut ideographic = Vec::new();
+    let mut selectors = Vec::new();
     let mut index = 0;
     while let Some(c) = at(index) {
         let before = index.checked_sub(1).and_then(at);
@@ -42,10 +42,10 @@ pub(super) fn find(text: &str) -> Option<Found> {
             c if is_tag(c) => Some(TAGS),
             '\u{fe00}'..='\u{fe0f}' | '\u{180b}'..='\u{180d}' | '\u{e0100}'..='\u{e01ef}' => {
                 let is_one = before.is_some_and(|before| takes_selector(before, c));
-                if c >= '\u{e0100}' && !ideographic.contains(&c) {
-                    ideographic.push(c);
+                if !matches!(c, '\u{fe0e}' | '\u{fe0f}') && !selectors.contains(&c) {
+                    selectors.push(c);
                 }
-                (!is_one || ideographic.len() > MOST_VARIANTS).then_some(SELECTORS)
+                (!is_one || selectors.len() > MOST_VARIANTS).then_some(SELECTORS)
             }
             '\u{200e}' | '\u{200f}' | '\u{61c}' => (!is_rtl).then_some(BIDI),
             '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{206f}' => Some(BIDI),
@@ -127,7 +127,8 @@ fn takes_selector(c: char, selector: char) -> bool {
     match selector {
         '\u{fe0e}' | '\u{fe0f}' => {
             matches!(c, '#' | '*' | '0'..='9' | '\u{a9}' | '\u{ae}')
-                || (u32::from(c) >= 0x1000 && !is_suspect(c))
+                || matches!(c, '\u{2010}'..='\u{2bff}' | '〰' | '〽' | '㊗' | '㊙' | '\u{1f000}'..='\u{1faff}')
+                    && !is_suspect(c)
         }
         '\u{fe00}'..='\u{fe0d}' => {
             ideograph

@@ -72,6 +72,12 @@ fn what_cannot_be_seen_is_found_unless_writing_needs_it() {
         "Adds 😀\u{fe01}".to_owned(),
         selectors_behind('葛'),
         "Adds\u{fe0f}\u{fe01}".to_owned(),
+        // Bytes in the variants of one kind of writing, and in those of two.
+        ('\u{fe00}'..='\u{fe0d}').flat_map(|selector| ['漢', selector]).collect(),
+        "葛\u{e0100}葛\u{e0101} ᠠ\u{180b}ᠠ\u{180c}ᠠ\u{180d}".to_owned(),
+        // Bits, in as many ideographs or syllables as one likes.
+        "漢\u{fe0e}字\u{fe0f}".to_owned(),
+        "한\u{fe0e}글\u{fe0f}".to_owned(),
         "ig\u{200b}nore".to_owned(),
         "Adds \u{200d} numbers".to_owned(),
         "Adds\u{2063}".to_owned(),
@@ -106,6 +112,8 @@ fn what_cannot_be_seen_is_found_unless_writing_needs_it() {
         "\u{feff}with a mark at its beginning",
         "葛\u{e0100}城",
         "∩\u{fe00} 葛\u{e0100} 辻\u{e0101}",
+        "ᠠ\u{180b}ᠠ\u{180c}ᠠ\u{180d} 漢\u{fe00}",
+        "☎\u{fe0e} ▶\u{fe0f} ‼\u{fe0f} ↔\u{fe0f} ⭐\u{fe0f} 〰\u{fe0f} 〽\u{fe0f} ㊗\u{fe0f} ㊙\u{fe0f} 🀄\u{fe0e}",
     ] {
         assert_eq!(described(plain), [], "{plain:?}");
     }
