@@ -16,8 +16,8 @@ pub fn parts(old: &str, new: &str) -> Vec<String> {
     keys.into_iter().filter(|key| old.get(*key) != new.get(*key)).cloned().collect()
 }
 
-/// The difference line by line, as `diff -u` shows it. Of two texts that are the same there is none: then what differs was
-/// taken out of both as a secret.
+/// The difference line by line, as `diff -u` shows it. Of two that read the same there is none: a title with the line of a
+/// description in it, and both.
 pub fn lines(old: &str, new: &str) -> String {
     let (old, new) = (as_text(old), as_text(new));
     let mut text = unified(&old, &new, ("pinned", "now"), 3);

@@ -62,6 +62,7 @@ impl SessionWriter {
             return Ok(Decided::NotKept);
         }
         let when = rfc3339(now);
+        let nothing;
         let text = match (waits, approve) {
             (true, true) => {
                 "UPDATE tool_pins SET sha256 = changed_sha256, parts = changed_parts, flags = changed_flags, since = ?4,
@@ -72,9 +73,12 @@ impl SessionWriter {
             (false, true) => "UPDATE tool_pins SET approved_by = ?3, approved_at = ?4 WHERE server = ?1 AND name = ?2",
             // Nothing of it is trusted: as it is now it waits, and was refused already.
             (false, false) => {
-                "UPDATE tool_pins SET changed_sha256 = sha256, changed_parts = parts, changed_flags = flags, changed_at = ?4,
-                     sha256 = '0000000000000000000000000000000000000000000000000000000000000000', parts = '{}', flags = '[]',
-                     rejected_by = ?3, rejected_at = ?4 WHERE server = ?1 AND name = ?2"
+                nothing = format!(
+                    "UPDATE tool_pins SET changed_sha256 = sha256, changed_parts = parts, changed_flags = flags, changed_at = ?4,
+                         sha256 = '{NOTHING}', parts = '{{}}', flags = '[]', rejected_by = ?3, rejected_at = ?4
+                     WHERE server = ?1 AND name = ?2"
+                );
+                nothing.as_str()
             }
         };
         step.execute(text, params![server, tool, by, when]).map_err(&fail)?;

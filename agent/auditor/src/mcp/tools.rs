@@ -18,9 +18,7 @@ pub(crate) enum NotDecided {
     #[error(transparent)]
     Store(#[from] store::Error),
     /// It was made.
-    #[error(
-        "the decision is stored, but not yet in force in every session that runs: it is when the session is linked anew"
-    )]
+    #[error("the decision is saved; running sessions pick it up when they reconnect")]
     Stored(#[source] store::Error),
 }
 
@@ -31,9 +29,9 @@ fn why(refused: &Decided) -> &'static str {
             "there is no such server or tool in the inventory; `ringfence mcp inventory` lists them"
         }
         Decided::NotKept => {
-            "its server has so many long tools that this one's text was not kept, so nobody can have seen it; reject it, or look at the server and forget it (`ringfence mcp inventory SERVER --forget`)"
+            "this definition was too large to store, so it cannot be reviewed or approved; reject it, or look at the server and forget it (`ringfence mcp inventory SERVER --forget`)"
         }
-        Decided::NothingWaits => "the tool waits for no decision: it is as it was pinned",
+        Decided::NothingWaits => "the tool has nothing to review: it is as it was pinned",
         Decided::Another => {
             "the tool does not say now what was shown with this hash: nothing is decided; look again at what `ringfence mcp pin` shows"
         }

@@ -11,7 +11,7 @@ use ringfence_llm_worker::{
     control::AgentStatus,
     mcp::pins::{Definition, Error, Known, Pin, Pins},
 };
-use ringfence_pins::{Flag, difference};
+use ringfence_pins::{Flag, definition::is_hash, difference};
 use ringfence_policy::agents::home::Home;
 use std::{
     io::{self, IsTerminal},
@@ -89,9 +89,7 @@ fn approve(pins: &Pins, agent: &str, named: &str) -> anyhow::Result<()> {
         .split_once('/')
         .with_context(|| format!("{named:?} is not SERVER/TOOL=HASH, such as github/create_issue=3f29..."))?;
     let hash = match hash {
-        Some(hash) if hash.len() == 64 && hash.bytes().all(|b| b.is_ascii_hexdigit()) => {
-            hash.to_ascii_lowercase()
-        }
+        Some(hash) if is_hash(&hash.to_ascii_lowercase()) => hash.to_ascii_lowercase(),
         Some(hash) => {
             bail!("{hash:?} is not a hash of 64 digits; `ringfence agent pin {agent}` prints it")
         }

@@ -36,7 +36,7 @@ pub(crate) struct InventoryArgs {
     /// Print one JSON object per line, one for each server.
     #[arg(long)]
     json: bool,
-    /// Do not ask.
+    /// Skip the confirmation prompt.
     #[arg(long, requires = "forget")]
     yes: bool,
 }
@@ -80,12 +80,16 @@ pub(super) fn servers(places: &Places, server: Option<String>) -> anyhow::Result
 fn forget(places: &Places, servers: &[Value], yes: bool) -> anyhow::Result<ExitCode> {
     let [server] = servers else {
         let numbers: Vec<String> = servers.iter().map(|row| cell(&row["id"])).collect();
-        bail!("{} servers have that name; name one by its number: {}", servers.len(), numbers.join(", "));
+        bail!(
+            "{} servers have that name; use a server number instead: {}",
+            servers.len(),
+            numbers.join(", ")
+        );
     };
     let named = format!("{} ({})", cell(&server["name"]), cell(&server["command"]));
     if !yes {
         if !io::stdin().is_terminal() || !io::stdout().is_terminal() {
-            bail!("nothing was forgotten: without a terminal to ask on, say --yes");
+            bail!("nothing was forgotten: not a terminal; pass --yes to confirm");
         }
         let question =
             format!("forget the server {named}? Its next session trusts whatever its tools say then.");

@@ -34,7 +34,7 @@ Examples:
   ringfence mcp pin github
   ringfence mcp pin --approve github/create_issue         # shows the change and asks
   ringfence mcp pin --approve github/create_issue=HASH    # approves the change with this hash
-  ringfence mcp pin --reject github/create_issue=HASH     # keeps it away, and waits for nothing
+  ringfence mcp pin --reject github/create_issue=HASH     # keeps it blocked; it is no longer pending
   ringfence mcp pin --json | jq -r .sha256")]
 pub(crate) struct PinArgs {
     /// Only tools of this server: its name, or its number in the inventory.
@@ -43,8 +43,8 @@ pub(crate) struct PinArgs {
     /// given more than once.
     #[arg(long, value_name = "SERVER/TOOL[=HASH]")]
     approve: Vec<String>,
-    /// Do not trust what this tool says, with this hash: clients do not get it, until its server says something else and you
-    /// approve that. Can be given more than once.
+    /// Reject the definition with this hash. Clients do not get the tool until its server changes it again and you approve that.
+    /// Can be given more than once.
     #[arg(long, value_name = "SERVER/TOOL[=HASH]")]
     reject: Vec<String>,
     /// The audit database [default: the daemon's, if it runs, else the user's].
@@ -113,7 +113,11 @@ fn only<'a>(rows: &'a [Value], hash: &str, name: &str) -> anyhow::Result<Option<
 
 fn several<'a>(rows: impl IntoIterator<Item = &'a Value>, name: &str) -> String {
     let numbers: Vec<String> = rows.into_iter().map(|row| row["server"].to_string()).collect();
-    format!("{name} waits on {} servers; name one by its number: {}", numbers.len(), numbers.join(", "))
+    format!(
+        "{name} is pending on {} servers; use a server number instead: {}",
+        numbers.len(),
+        numbers.join(", ")
+    )
 }
 
 /// Decides about the tool that is named; without a hash, shows it and asks.
@@ -133,7 +137,7 @@ fn decide(places: &Places, db: Option<&str>, named: &str, approve: bool) -> anyh
     rows.retain(|row| is_named(row, name));
     let shown_name = printable(name);
     let row = match (&hash, rows.as_slice()) {
-        (_, []) => bail!("the tool {shown_name} waits for no decision; `ringfence mcp pin` shows what does"),
+        (_, []) => bail!("the tool {shown_name} has nothing to review; `ringfence mcp pin` shows what has"),
         (Some(hash), rows) => match only(rows, hash, &shown_name)? {
             Some(row) => row,
             None => bail!(
@@ -179,14 +183,10 @@ fn shown(row: &Value, db: Option<&str>) -> String {
     } else {
         (format!("! {name}  has an odd description since {since}:\n"), row["shown"].as_str())
     };
-    match body {
-        Some("") => text += "    (what differs was taken out of the record as a secret)\n",
-        Some(body) => body.lines().for_each(|line| text += &format!("    {}\n", printable(line))),
-        None => {
-            let body = row["shown"].as_str().unwrap_or("(its definition is in the session's journal only)");
-            body.lines().for_each(|line| text += &format!("    {}\n", printable(line)));
-        }
-    }
+    // Two that read the same have no difference.
+    let body = body.filter(|body| !body.is_empty()).or(row["shown"].as_str());
+    let body = body.unwrap_or("(its definition is in the session's journal only)");
+    body.lines().for_each(|line| text += &format!("    {}\n", printable(line)));
     for flag in row["flags"].as_array().into_iter().flatten() {
         text += &format!(
             "  odd: {} ({}): {}\n",
@@ -224,6 +224,9 @@ mod tests {
         };
         let text = shown(&row(7), None);
         assert!(text.contains("--approve 7/a/b=f0\n"), "{text}");
+        let same = json!({"server": 7, "server_name": "s", "tool": "t", "sha256": "f0", "changed": true, "difference": "",
+            "shown": "title: a\ndescription: b\n", "since": "now", "command": "c", "flags": []});
+        assert!(shown(&same, None).contains("\n    description: b\n"), "what reads the same is shown");
         for named in ["7/a/b", "github.com/x/servers/a/b"] {
             assert!(is_named(&row(7), named), "{named}");
         }

@@ -95,7 +95,7 @@ function card(tool) {
   const what = tool.changed
     ? ["changed", tool.parts?.length ? ` (${tool.parts.join(", ")})` : "", ", and waits since "]
     : ["has an odd description, since "];
-  const body = tool.difference === "" ? "What differs was taken out of the record as a secret." : tool.difference ?? tool.shown;
+  const body = tool.difference || tool.shown;
   return el("article", { class: "card pending", "aria-label": "A tool waits for a person to look" },
     el("p", { class: "line" }, shown("span", { class: "server" }, tool.server_name), " ", shown("b", { class: "tool" }, tool.tool), " ", what, timeOf(tool.since)),
     el("ul", { class: "flags" }, tool.flags.map((flag) =>
