@@ -3,7 +3,7 @@
 //! | file | what |
 //! |---|---|
 //! | `error` | an error and its causes in one line |
-//! | `escape` | hostile names as text that is safe to print |
+//! | `escape`, `hex` | hostile names as text that is safe to print; bytes as hexadecimal digits |
 //! | `clock` | from time since boot to the time of day |
 //! | `counted` | a number and what it counts |
 //! | `difference` | what differs between two texts |
@@ -30,6 +30,7 @@ pub mod counted;
 pub mod difference;
 pub mod error;
 pub mod escape;
+pub mod hex;
 pub mod home;
 pub mod lock;
 pub mod loopback;

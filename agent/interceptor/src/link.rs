@@ -386,13 +386,15 @@ mod tests {
         session::{Options, Session},
     };
     use ringfence_session::{journal::Journal, reload::RuleFileWatch, rules};
-    use ringfence_wire::conn::is_hung_up;
-    use std::{io::Read as _, os::unix::net::UnixStream};
+    use ringfence_wire::{conn::is_hung_up, message::Failure};
+    use std::{
+        io::Read as _,
+        os::unix::net::{UnixListener, UnixStream},
+        path::Path,
+    };
 
-    #[test]
-    fn what_was_decided_counts_though_the_auditor_takes_nothing_any_more() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let text = "rules: [{name: a, action: pause}]";
+    /// A session with these rules, and what its server reads.
+    fn session(folder: &Path, rules: &str) -> (Arc<PipeSession>, io::PipeReader) {
         let options = Options {
             server_name: "fs".into(),
             allow_unrecorded: false,
@@ -403,17 +405,28 @@ mod tests {
             identity: crate::identity::StartIdentity::of(&[], &[]),
             max_held_bytes: 1 << 20,
         };
-        let (mut server, stdin) = io::pipe().expect("a pipe");
+        let (server, stdin) = io::pipe().expect("a pipe");
         let ends = (ServerStdin::new(stdin, WriteProgress::default()), io::stdout());
-        let journal = Journal::create(&folder.path().join("journal")).expect("a journal");
+        let journal = Journal::create(&folder.join("journal")).expect("a journal");
         let (reports, _reported) = mpsc::sync_channel(64);
-        let parsed = rules::parse(text).expect("rules");
-        let session = Session::new(options, journal, parsed, SeenTools::default(), ends, reports);
+        let parsed = rules::parse(rules).expect("rules");
+        (Arc::new(Session::new(options, journal, parsed, SeenTools::default(), ends, reports)), server)
+    }
+
+    fn follower(folder: &Path, rules: &str) -> RuleFileFollower {
+        let watch = RuleFileWatch::new(folder.join("rules"), rules.into()).expect("rules");
+        RuleFileFollower::new(watch)
+    }
+
+    #[test]
+    fn what_was_decided_counts_though_the_auditor_takes_nothing_any_more() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let text = "rules: [{name: a, action: pause}]";
+        let (session, mut server) = session(folder.path(), text);
         let line = "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"tools/call\",\"params\":{\"name\":\"t\"}}\n";
         session.client_lines(line.as_bytes()).expect("both ends");
         let call = session.waiting().pop().expect("it waits");
-        let watch = RuleFileWatch::new(folder.path().join("rules"), text.into()).expect("rules");
-        let mut follower = RuleFileFollower::new(watch);
+        let mut follower = follower(folder.path(), text);
         let (ours, theirs) = UnixStream::pair().expect("a pair");
         let mut reading = Conn::new(ours.try_clone().expect("a descriptor"), LIMIT, MAX_MESSAGE);
         let (sender, orders) = mpsc::channel();
@@ -441,6 +454,40 @@ mod tests {
         let mut forwarded = vec![0; line.len()];
         server.read_exact(&mut forwarded).expect("the call");
         assert_eq!(forwarded, line.as_bytes());
+    }
+
+    #[test]
+    fn where_no_link_can_be_made_lists_wait_for_what_is_pinned() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (session, _server) = session(folder.path(), "rules: []");
+        session.pins().await_stored();
+        let socket = folder.path().join("daemon");
+        let auditor = UnixListener::bind(&socket).expect("a socket");
+        let (refuses, refused) = mpsc::channel();
+        thread::spawn(move || {
+            for stream in auditor.incoming().flatten() {
+                let mut conn = Conn::new(stream, Duration::from_secs(60), MAX_MESSAGE);
+                let _ = conn.receive::<McpRequest>();
+                let _ = conn.send(&McpReply::Failed(Failure::new("no".to_owned())));
+                let _ = refuses.send(());
+            }
+        });
+        let db = folder.path().join("audit.db");
+        let mut places = Places::locate(Some(&db.display().to_string())).expect("places");
+        places.daemon = Some(socket);
+        let journal = folder.path().join("journal");
+        let id = uuid::Uuid::new_v4().to_string();
+        let link = Link { session: Arc::clone(&session), id, journal, places, http: false, port: 0 };
+        let rules = follower(folder.path(), "rules: []");
+        let (_reports, reported) = mpsc::channel();
+        let keeps = thread::spawn(move || link.keep(&reported, rules));
+        // Where it tries again, all is done that there is to do about the first.
+        (0..2).for_each(|_| refused.recv().expect("a link"));
+        assert!(session.pins().is_awaited(), "what is pinned is not known");
+        session.finish();
+        keeps.join().expect("no panic");
+        session.set_pins(Vec::new()).expect("both ends");
+        assert!(!session.pins().is_awaited(), "the control");
     }
 
     #[test]

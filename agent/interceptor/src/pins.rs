@@ -6,7 +6,7 @@
 
 use ringfence_pins::{
     Definition, LONGEST_NAME, MOST_BYTES, MOST_TOOLS, Unjudged,
-    definition::{Parts, differing, name_digest},
+    definition::{Parts, differing, name_digest, secret_digest},
     flags,
 };
 use ringfence_redact as redact;
@@ -24,7 +24,7 @@ use std::{
     time::Duration,
 };
 
-/// How long the first list waits for what is pinned. Longer than a link takes to fail.
+/// How long the first list or call waits for what is pinned, also while no link can be made.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Requests for lists whose answers are told from others'. Of a client with more every answer may be one.
 const MOST_ASKED: usize = 4096;
@@ -530,8 +530,8 @@ fn names_of(raw: &str) -> Vec<String> {
 fn without_secrets(value: Value) -> Value {
     let text = |text: String| match redact::redact(&text) {
         Cow::Owned(clean) if clean != text => {
-            let digest = name_digest(&text);
-            format!("{clean} [secrets taken out of {} bytes, {digest:.12}]", text.len())
+            let digest = secret_digest(&text);
+            format!("{clean} [secrets taken out of {} bytes, {digest}]", text.len())
         }
         _ => text,
     };

@@ -242,7 +242,7 @@ impl<S: Write, C: Write> Session<S, C> {
             });
             let mut outstanding = lock(&self.outstanding);
             let ids = line::request_ids(body);
-            if ids.is_empty() {
+            if ids.is_empty() && line::may_ask(body) {
                 self.pins.asks_something();
             }
             for id in ids {

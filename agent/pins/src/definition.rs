@@ -1,6 +1,7 @@
 //! What of a tool counts, in one spelling, and its hash.
 
-use crate::{LONGEST_DEFINITION, LONGEST_NAME};
+use crate::{LONGEST_DEFINITION, LONGEST_NAME, MOST_BYTES, MOST_TOOLS};
+use ringfence_base::hex;
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 use std::{collections::BTreeMap, fmt};
@@ -37,7 +38,7 @@ pub enum Unjudged {
     Ambiguous(String),
     /// An earlier tool of the same list has the name.
     Twice,
-    /// The server has more tools, or longer definitions, than are pinned of one.
+    /// The server has more tools, or more bytes of definitions, than are pinned of one.
     TooMany,
 }
 
@@ -52,7 +53,10 @@ impl fmt::Display for Unjudged {
             Self::Long => write!(f, "its description and schemas have more than {LONGEST_DEFINITION} bytes"),
             Self::Ambiguous(why) => write!(f, "parsers could read it differently: {why}"),
             Self::Twice => f.write_str("its server lists two tools of this name"),
-            Self::TooMany => f.write_str("its server has more tools, or longer ones, than are pinned of one"),
+            Self::TooMany => {
+                let mib = MOST_BYTES >> 20;
+                write!(f, "its server exceeds the limit of {MOST_TOOLS} tools or {mib} MiB of definitions")
+            }
         }
     }
 }
@@ -149,6 +153,14 @@ pub fn name_digest(name: &str) -> String {
     digest
 }
 
+/// A part of the hash of a text that has what looks like a secret: where that is taken out, it tells one from another. It says as
+/// much of the text as the definition's hash does.
+pub fn secret_digest(text: &str) -> String {
+    let mut digest = hash(&[b"ringfence text with a secret\n", text.as_bytes()]);
+    digest.truncate(12);
+    digest
+}
+
 /// What tells a server of a user from others: the name that the user gave it and the words it is started by, secrets taken
 /// out before. 64 hex digits.
 pub fn server_key(name: &str, command: &[String]) -> String {
@@ -159,17 +171,13 @@ pub fn server_key(name: &str, command: &[String]) -> String {
         hash.update(length(text));
         hash.update(text);
     }
-    hex(&hash.finalize())
+    hex::of(&hash.finalize())
 }
 
 fn hash(parts: &[&[u8]]) -> String {
     let mut hash = Sha256::new();
     parts.iter().for_each(|part| hash.update(part));
-    hex(&hash.finalize())
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    hex::of(&hash.finalize())
 }
 
 /// Whether this is a hash as [`Definition::sha256`] has it.
@@ -298,7 +306,7 @@ mod tests {
         let mut expected = Sha256::new();
         expected.update(4u64.to_be_bytes());
         expected.update(r#"Adds{"a":1,"type":"object"}"#);
-        assert_eq!(hash, hex(&expected.finalize()));
+        assert_eq!(hash, hex::of(&expected.finalize()));
     }
 
     #[test]

@@ -4,9 +4,10 @@
 //! as serde would write [`Entry::Message`], without the entry itself.
 
 use super::{
-    journal::{DIGITS, Direction, Entry, GENESIS, LONGEST, link},
+    journal::{Direction, Entry, GENESIS, LONGEST, link},
     line::Outline,
 };
+use ringfence_base::hex::DIGITS;
 use ringfence_wire::{
     exception::Excepted,
     tool_call::{Action, Named as _, Operation},

@@ -4,7 +4,6 @@
 //! It is strict rather than clever. Members of `params` and of `arguments` may come in any order, white space between tokens is
 //! nothing; everything deeper, numbers and escapes count as they are written. Who writes the same in another way is asked again.
 
-use super::journal;
 use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
@@ -70,7 +69,7 @@ fn text(hash: &mut Sha256, json: &str) {
 }
 
 fn hex(hash: Sha256) -> String {
-    journal::hex_text(&hash.finalize().into())
+    ringfence_base::hex::of(&hash.finalize())
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use super::{
     draft::{self, Draft},
     line::{self, Outline},
 };
+use ringfence_base::hex::DIGITS;
 use ringfence_pins::{Flag, definition::Parts};
 use ringfence_wire::{
     exception::Excepted,
@@ -407,14 +408,6 @@ pub fn sha256(bytes: &[u8]) -> String {
 pub fn text(hex: &[u8; 64]) -> String {
     hex.iter().copied().map(char::from).collect()
 }
-
-/// The hexadecimal digits of a hash.
-pub(crate) fn hex_text(bytes: &[u8; 32]) -> String {
-    text(&hex(bytes))
-}
-
-/// Hexadecimal digits.
-pub(crate) const DIGITS: &[u8; 16] = b"0123456789abcdef";
 
 fn hex(bytes: &[u8; 32]) -> [u8; 64] {
     let mut hex = [0; 64];

@@ -380,11 +380,33 @@ pub fn answered_id(line: &[u8]) -> Option<Id> {
     }
 }
 
-/// The texts that an object has under a key, however it is written there: as often as it stands, in any case; so many.
+/// The texts that parsers may take for what an object has under a key: some take the first, some the last, and some fold keys.
 pub fn values_of(object: &str, key: &str) -> Vec<String> {
     let Ok(members) = serde_json::from_str::<strict::Members<'_>>(object) else { return Vec::new() };
-    let found = members.all().filter(|(name, _)| strict::fold(name) == strict::fold(key));
-    found.filter_map(|(_, value)| string(value)).map(Cow::into_owned).take(MOST_TOLD).collect()
+    let folded = strict::fold(key);
+    let found = members.all().filter(|(name, _)| strict::fold(name) == folded);
+    let (mut ends, mut own) = ((None, None), (None, None));
+    for (name, value) in found.filter_map(|(name, value)| Some((name, string(value)?))) {
+        for (first, last) in [Some(&mut ends), (name == key).then_some(&mut own)].into_iter().flatten() {
+            first.get_or_insert_with(|| value.to_string());
+            *last = Some(value.to_string());
+        }
+    }
+    let mut values: Vec<String> = [ends.0, ends.1, own.0, own.1].into_iter().flatten().collect();
+    values.sort_unstable();
+    values.dedup();
+    values
+}
+
+/// Whether a line that nobody can read may be a request to any reader, and not only a notification: a key in it may be `id`.
+pub fn may_ask(line: &[u8]) -> bool {
+    let is_word = |at: Option<usize>| {
+        at.and_then(|at| line.get(at)).is_some_and(|byte| byte.is_ascii_alphanumeric() || *byte == b'_')
+    };
+    memchr::memchr2_iter(b'i', b'I', line).any(|at| {
+        matches!(line.get(at + 1), Some(b'd' | b'D')) && !is_word(at.checked_sub(1)) && !is_word(Some(at + 2))
+    }) || memchr::memmem::find(line, b"\\u00").is_some()
+        || std::str::from_utf8(line).is_err()
 }
 
 /// Which request a line of the server's answers, as far as brackets and strings tell.

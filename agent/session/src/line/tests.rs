@@ -55,6 +55,37 @@ fn a_call_that_passed_an_earlier_version_is_read_as_it_was() {
 }
 
 #[test]
+fn of_texts_under_one_key_those_are_found_that_a_parser_may_take() {
+    let many = |last: &str| {
+        let members: Vec<String> = (0..40).map(|n| format!("\"name\":\"n{n}\"")).collect();
+        format!("{{{},{last}}}", members.join(","))
+    };
+    let names = |object: &str| super::values_of(object, "name");
+    assert_eq!(names(&many("\"name\":\"last\"")), ["last", "n0"]);
+    assert_eq!(names(&many("\"name\":\"own\",\"NAME\":\"x\",\"Name\":\"last\"")), ["last", "n0", "own"]);
+    assert_eq!(names(&many("\"name\":5")), ["n0", "n39"]);
+    assert_eq!(names(r#"{"n\u0061me":"a"}"#), ["a"], "the control");
+}
+
+#[test]
+fn only_what_has_no_id_to_any_reader_asks_for_nothing() {
+    for line in [
+        &br#"{"method":"x","id":1,"id":2}"#[..],
+        br#"{"method":"x",id:1}"#,
+        br#"{"method":"x","ID":NaN}"#,
+        br#"{"method":"x","\u0069d":1}"#,
+        b"{\"method\":\"x\",\"i\xffd\":1}",
+    ] {
+        assert!(super::may_ask(line), "{}", line.escape_ascii());
+    }
+    for line in
+        [r#"{"method":"x","params":NaN}"#, r#"{"method":"x","params":{"requestId":NaN,"idle":"void"}}"#]
+    {
+        assert!(!super::may_ask(line.as_bytes()), "{line}");
+    }
+}
+
+#[test]
 fn a_refused_line_is_answered_under_the_ids_of_its_requests() {
     let ids =
         |line: &str| -> Vec<String> { super::request_ids(line.as_bytes()).iter().map(Id::to_json).collect() };

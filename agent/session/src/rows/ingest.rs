@@ -77,8 +77,8 @@ impl Fold {
                 self.stderr.end(at).into_iter().chain([Row::End { at, status }]).collect()
             }
             Entry::Server { at, key, info } => tools::server(at, key, info).into_iter().collect(),
-            Entry::Tools { at, message, tools, whole, .. } => {
-                match (&mut self.noted, tools::note(&tools)) {
+            Entry::Tools { at, message, tools, more, whole } => {
+                match (&mut self.noted, tools::note(&tools, more)) {
                     (Some((of, noted)), Some(note)) if *of == message => {
                         row::cut(noted);
                         *noted += &format!("; {note}");

@@ -38,17 +38,21 @@ pub(super) fn tools(at: i64, mut tools: Vec<ListedTool>, whole: Option<i64>) -> 
     Row::Tools(Box::new(ToolsRow { at, tools, whole, counts: true }))
 }
 
-/// What is noted of a message whose client did not get these tools.
-pub(super) fn note(tools: &[ListedTool]) -> Option<String> {
+/// What is noted of a message whose client did not get some of these tools, or that has `more` than these.
+pub(super) fn note(tools: &[ListedTool], more: u64) -> Option<String> {
     let held: Vec<&ListedTool> = tools.iter().filter(|tool| tool.held.is_some()).collect();
+    let beyond = (more > 0).then(|| format!("{more} more tools of its list are not on record"));
     if held.is_empty() {
-        return None;
+        return beyond;
     }
     let named =
         held.iter().take(MOST_NAMED).map(|tool| tool.name.chars().take(LONGEST_NAMED).collect::<String>());
     let mut note = format!("the client got it without {}", named.collect::<Vec<_>>().join(", "));
     if held.len() > MOST_NAMED {
         note += &format!(" and {} more tools", held.len() - MOST_NAMED);
+    }
+    if let Some(beyond) = beyond {
+        note += &format!("; {beyond}");
     }
     Some(note)
 }

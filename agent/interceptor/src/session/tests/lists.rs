@@ -95,6 +95,20 @@ fn a_list_before_anybody_asked_is_dropped() {
 }
 
 #[test]
+fn an_unreadable_notification_asks_for_no_list_and_what_may_be_a_request_does() {
+    let evil = format!(r#"{{"id":9,"result":{{"tools":[{EVIL}]}}}}"#);
+    for (line, asks) in [
+        ("{\"method\":\"notifications/x\",\"params\":{\"progress\":NaN}}\n", false),
+        ("{\"method\":\"tools/list\",\"id\":9,\"id\":9}\n", true),
+    ] {
+        let rig = rig(|options| options.lenient = true);
+        rig.session.client_lines(line.as_bytes()).expect("both ends");
+        assert_eq!(rig.server.text(), line);
+        assert_eq!(rig.says(&evil) == format!("{evil}\n"), asks, "{line}");
+    }
+}
+
+#[test]
 fn who_waits_for_the_rest_of_a_batch_that_is_dropped_is_answered() {
     let rig = asked();
     let said = rig.says(r#"[{"id":99,"result":{"tools":[]}},{"id":6,"result":{}}]"#);

@@ -464,7 +464,7 @@ fn tools_are_noted_of_their_message_and_bounded_whatever_a_journal_says() {
     };
     let tools =
         vec![tool("a", None), tool("b", Some("changed")), tool(&"n".repeat(9000), None), tool("", None)];
-    let listed = Entry::Tools { at: 1, message: message.into(), tools, more: 0, whole: None };
+    let listed = Entry::Tools { at: 1, message: message.into(), tools, more: 3, whole: None };
     let mut one = Fold::default();
     let rows = one.next(listed.clone());
     let [Row::Tools(row)] = rows.as_slice() else { panic!("{rows:?}") };
@@ -486,5 +486,5 @@ fn tools_are_noted_of_their_message_and_bounded_whatever_a_journal_says() {
         repaired: 0,
     };
     let rows = fold(vec![listed, answer]);
-    assert!(rows[1].contains("the client got it without b"), "{rows:?}");
+    assert!(rows[1].contains("the client got it without b; 3 more tools of its list"), "{rows:?}");
 }
