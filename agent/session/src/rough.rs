@@ -6,6 +6,7 @@ use super::{
     strict::{self, LINE_ENDS},
 };
 use serde_json::value::RawValue;
+use std::borrow::Cow;
 
 /// Most ids of one line that are answered.
 const MOST_ANSWERED: usize = 1024;
@@ -14,18 +15,30 @@ const LONGEST_KEY: usize = 2 + 6 * "method".len();
 
 /// Whether some client may read a list of tools in a line that cannot be judged.
 pub fn may_list(line: &[u8]) -> bool {
-    pieces(line).any(|piece| Reading::of(piece).lists)
+    decodings(line).iter().any(|line| pieces(line).any(|piece| Reading::of(piece).lists))
+}
+
+/// The bytes of a line as they are, and without those that are no characters: some decoders leave them out, and what stands behind
+/// one may be a quotation mark that an escape is for.
+fn decodings(line: &[u8]) -> Vec<Cow<'_, [u8]>> {
+    let mut all = vec![Cow::Borrowed(line)];
+    if std::str::from_utf8(line).is_err() {
+        all.push(line.utf8_chunks().flat_map(|chunk| chunk.valid().bytes()).collect());
+    }
+    all
 }
 
 /// Ids of the requests that a client may take a line, or a part of one, to answer, as far as brackets and strings tell. None of
 /// what only asks: that is the server's own id.
 pub fn answered(line: &[u8]) -> Vec<Id> {
-    let whole = Reading::of(line).ids;
-    if !whole.is_empty() {
-        return whole;
-    }
-    let lists = pieces(line).map(Reading::of).filter(|piece| piece.lists);
-    lists.flat_map(|piece| piece.ids).take(MOST_ANSWERED).collect()
+    let decodings = decodings(line);
+    let whole =
+        decodings.iter().map(|line| Reading::of(line)).map(|whole| whole.ids).find(|ids| !ids.is_empty());
+    whole.unwrap_or_else(|| {
+        let lists =
+            decodings.iter().flat_map(|line| pieces(line)).map(Reading::of).filter(|piece| piece.lists);
+        lists.flat_map(|piece| piece.ids).take(MOST_ANSWERED).collect()
+    })
 }
 
 /// The id that stands last in the end of a line, as some servers write it: the message's own, with only its end behind it.
@@ -320,6 +333,7 @@ mod tests {
             b"\xff \xfe\x01{\"id\":1,\"result\":{\"tools\":[]}}",
             b"{\"id\":1,\"result\":{\"too\xffls\":[]}}",
             b"{\"id\":1,\"resu\xc3lt\":{\"tools\":[]}}",
+            b"{\"a\":\"\\\xff\":\", \"id\":1,\"result\":{\"tools\":[]},\"z\":\"\"}",
         ] {
             assert!(may_list(line), "{}", line.escape_ascii());
         }

@@ -16,7 +16,8 @@ pub const CONTAINED: &str = "contained ";
 /// Most servers of one user, subordinate ids included; those in containers are counted apart. Of more, those go that nobody used
 /// for as long as [`FORGOTTEN`], but for those that somebody decided about.
 pub(crate) const MOST_SERVERS: i64 = 256;
-/// Most bytes of the definitions of one user's servers, counted like those. What has no room is pinned by its hash alone.
+/// Most bytes of the definitions of one user's servers, counted like those, but for what each has room for whatever the others
+/// take. What has no room is pinned by its hash alone.
 const MOST_BYTES: i64 = 64 << 20;
 /// The same of one server: what is pinned, and as much that waits.
 const MOST_BYTES_OF_SERVER: i64 = 2 * ringfence_pins::MOST_BYTES as i64;

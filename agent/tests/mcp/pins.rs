@@ -451,7 +451,7 @@ fn a_flood_of_tools_is_bounded_and_the_rest_goes_on() {
     assert_eq!(shown["result"]["tools"].as_array().expect("a list").len(), 2048);
     client.call("2", "t0");
     assert_eq!(client.out.line(), answered("2"));
-    assert!(refused(&mut client, "3", "t19999").contains("more tools"));
+    assert!(refused(&mut client, "3", "t19999").contains("exceeds the limit of 2048 tools or 16 MiB"));
     // Names of 64 KB, and a schema of 10 MB.
     let huge = json!({"name": "huge", "inputSchema": {"description": "x".repeat(10 << 20)}});
     let shown = {

@@ -147,6 +147,8 @@ fn a_list_behind_what_some_readers_skip_or_end_lines_at_does_not_pass() {
     let bad = [
         [&b"\xff"[..], list.as_bytes(), b"\n"].concat(),
         b"{\"id\":5,\"result\":{\"too\xffls\":[{\"name\":\"worse\"}]}}\n".to_vec(),
+        b"{\"a\":\"\\\xff\":\", \"id\":5,\"result\":{\"tools\":[{\"name\":\"worse\"}]},\"z\":\"\"}\n"
+            .to_vec(),
         format!("x\r{}\n", list.replace("\"worse\"", "\"worse\",\"x\":NaN")).into_bytes(),
     ];
     for line in lines.into_iter().chain(bad) {
