@@ -152,7 +152,7 @@ impl Search {
     /// was any. `too_many`: others were before it, and what it does is not looked at any more.
     fn program(&mut self, program: &str, members: &Map<String, Value>, too_many: bool) -> bool {
         let mut any = false;
-        for (_, member) in members.iter().filter(|(key, _)| FURTHER.contains(&key)) {
+        for (_, member) in members.iter().filter(|(key, _)| FURTHER.contains(key)) {
             if too_many {
                 self.deeds.deletes(true);
                 self.deeds.mark(Mark::Unreadable);

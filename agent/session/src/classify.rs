@@ -56,7 +56,7 @@ pub fn operation(words: &[String], sql: Option<Operation>) -> Operation {
 
 /// Whether a word of the name means a shell.
 pub(crate) fn is_shell(words: &[String]) -> bool {
-    words.iter().any(|word| SHELLS.contains(&word))
+    words.iter().any(|word| SHELLS.contains(word))
 }
 
 /// What the words of a name say, or of an argument that names an action: `delete_item`, `POST`.

@@ -119,9 +119,9 @@ impl Mentions {
     /// Takes the words of one name or text.
     pub(crate) fn look_at(&mut self, words: &[String]) {
         self.credentials |= words.iter().enumerate().any(|(at, word)| {
-            CREDENTIALS.contains(&word) && !(word.starts_with("token") && is_counted(words, at))
+            CREDENTIALS.contains(word) && !(word.starts_with("token") && is_counted(words, at))
         }) || has_pair(words);
-        self.settings |= words.iter().any(|word| SETTINGS.contains(&word));
+        self.settings |= words.iter().any(|word| SETTINGS.contains(word));
     }
 
     /// The key of a number: `tokens: 5000` counts them, whatever stands beside it.
@@ -193,7 +193,7 @@ pub(crate) fn of_text(text: &str) -> Mentions {
 
 /// Whether a token is counted: by a word before it, or right behind it.
 fn is_counted(words: &[String], at: usize) -> bool {
-    let is = |word: Option<&String>| word.is_some_and(|word| NO_CREDENTIAL.contains(&word));
+    let is = |word: Option<&String>| word.is_some_and(|word| NO_CREDENTIAL.contains(word));
     is(words.get(at + 1)) || (1..=2).any(|back| is(at.checked_sub(back).and_then(|at| words.get(at))))
 }
 

@@ -69,7 +69,7 @@ pub fn assess_hinted(tool: &str, arguments: &Value, first: bool, hints: Hints) -
     let (operation, hinted) = hints.raise(named.max(deeds.operation));
     let changes = matches!(operation, Operation::Write | Operation::Delete | Operation::Execute);
     deeds.mark_if(mentions.settings, Mark::Settings);
-    let message = operation != Operation::Read && words.iter().any(|word| MESSAGES.contains(&word));
+    let message = operation != Operation::Read && words.iter().any(|word| MESSAGES.contains(word));
     deeds.mark_if(message, Mark::Message);
     let mut sum = Sum::default();
     sum.named(operation == Operation::Write, WRITE);
