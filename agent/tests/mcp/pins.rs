@@ -88,6 +88,12 @@ fn rows(home: &Home, arguments: &[&str]) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("{text}"))).collect()
 }
 
+/// The server on record; nothing before it is there.
+fn server(home: &Home) -> Option<Value> {
+    let (status, text) = mcp(home, &["inventory", "s", "--json"]);
+    (status == 0).then(|| serde_json::from_str(text.lines().next()?).ok()).flatten()
+}
+
 /// What waits, once it does.
 fn pending(home: &Home) -> Value {
     eventually("a tool waits", || rows(home, &["pin", "--json"]).into_iter().next())
@@ -96,8 +102,7 @@ fn pending(home: &Home) -> Value {
 /// Waits until what was listed is pinned: then another session knows it.
 fn pinned(home: &Home, count: usize) {
     eventually("the tools are in the inventory", || {
-        let servers = rows(home, &["inventory", "s", "--json"]);
-        let tools = servers.first()?["tools"].as_array()?.clone();
+        let tools = server(home)?["tools"].as_array()?.clone();
         (tools.iter().filter(|tool| !tool["sha256"].is_null()).count() >= count).then_some(())
     });
 }
@@ -430,8 +435,7 @@ fn what_is_pinned_outlives_the_auditor_and_versions_are_on_record() {
     begins(&mut later);
     assert!(!list(&mut later, "1").contains("worse"));
     let change = eventually("the version is on record", || {
-        let server = rows(&home, &["inventory", "s", "--json"]).into_iter().next()?;
-        let changes = server["changes"].as_array()?.clone();
+        let changes = server(&home)?["changes"].as_array()?.clone();
         changes.into_iter().find(|change| change["change"] == "version")
     });
     assert!(
