@@ -41,8 +41,9 @@ pub(crate) fn release(args: &BuildArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What makes the binary smaller without making anything slower: no tables for unwinding, as a panic ends the process;
-/// relative relocations packed (glibc 2.36, which Debian 12 has); functions that are the same code are one.
+/// What makes the binary smaller without making anything slower: no tables for unwinding, as a panic ends the process, and
+/// none of the standard library's and of C either (`no-unwinding.ld`); relative relocations packed (glibc 2.36, which Debian 12
+/// has); functions that are the same code are one.
 const SMALLER: [&str; 3] =
     ["-Cforce-unwind-tables=no", "-Clink-arg=-Wl,-z,pack-relative-relocs", "-Clink-arg=-Wl,--icf=all"];
 
@@ -52,7 +53,9 @@ pub(crate) fn shipped() -> Result<PathBuf> {
     let mut cargo = cargo();
     cargo.args(["build", "--package", "ringfence", "--bin", "ringfence", "--release", "--target", &target]);
     // With a target of its own, the flags are for the program and not for the macros that compile it.
-    cargo.env("CARGO_ENCODED_RUSTFLAGS", SMALLER.join("\x1f"));
+    let script = paths::workspace().join("xtask/no-unwinding.ld");
+    let script = format!("-Clink-arg=-Wl,-T,{}", script.display());
+    cargo.env("CARGO_ENCODED_RUSTFLAGS", [&SMALLER[..], &[&script]].concat().join("\x1f"));
     run(cargo, "ringfence")?;
     let built = paths::target().join(target).join("release/ringfence");
     place(&built, &paths::target().join("release"), "ringfence")

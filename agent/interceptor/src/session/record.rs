@@ -109,7 +109,8 @@ impl<S: Write, C: Write> Session<S, C> {
     ) {
         let Body { text, came } = body.into();
         let (came, repaired) = came.unwrap_or((text, 0));
-        let text = String::from_utf8_lossy(text);
+        // Nearly all of it is UTF-8, and telling that is quicker than mending what is not.
+        let text = str::from_utf8(text).map_or_else(|_| String::from_utf8_lossy(text), Cow::Borrowed);
         let raw = if self.options.store_raw { text } else { redacted(text) };
         let (raw, outline) = journal::fitting(raw);
         draft.message(&Message {
