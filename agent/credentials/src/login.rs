@@ -24,6 +24,8 @@ pub struct Login {
     pub at: String,
     /// That of the time when it expires, in milliseconds since 1970. Without one, a credential that is a JSON Web Token says so itself.
     pub expires: Option<String>,
+    /// How many milliseconds before that time it is taken for over.
+    pub margin: u64,
     /// Which of a file's logins the agent itself would use, if it has several.
     pub when: Option<When>,
     /// The place of the account's id, of a login with ChatGPT.
@@ -41,13 +43,20 @@ pub struct When {
     pub is: String,
 }
 
-/// How a login is renewed: RFC 6749, section 6, for a client without a secret.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// How a login is renewed: RFC 6749, section 6.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Renewal {
-    /// The token endpoint: https.
+    /// The token endpoint: https, or at loopback.
     pub url: String,
     /// What the agent calls itself there.
     pub client: String,
+    /// The client's secret, and whether it goes in a header (Basic) or in the form.
+    pub secret: Option<(Secret, bool)>,
+    /// What the credential is to be for (RFC 8707), where the endpoint is told.
+    pub resource: Option<String>,
+    /// The login is kept by Ringfence alone: what the user does where it cannot be renewed, in words. Nobody else has its refresh
+    /// token, so one whose answer was lost is tried again: it may be good still, and otherwise nothing more is lost.
+    pub own: Option<String>,
     /// The refresh token's place in the login's file, as a JSON pointer.
     pub at: String,
     /// The endpoint takes JSON, where the RFC has a form.
@@ -96,7 +105,7 @@ impl Login {
         let text = self.text()?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
         if let Some(time) = self.expires.as_ref().and_then(|expires| find::<u64>(&text, expires))
-            && u128::from(time) <= now
+            && u128::from(time) <= now + u128::from(self.margin)
         {
             return Err(Error::Expired(self.path.clone()));
         }
@@ -302,9 +311,7 @@ mod tests {
             url: "https://example.org/token".into(),
             client: "me".into(),
             at: "/oauth/refresh".into(),
-            json: false,
-            locks: Vec::new(),
-            write_lock: None,
+            ..Renewal::default()
         };
         let expires = expires.map(str::to_owned);
         Login {

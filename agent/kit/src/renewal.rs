@@ -40,8 +40,10 @@ const INSISTENCE: Duration = Duration::from_secs(5);
 const SETTLING: Duration = Duration::from_secs(2);
 /// What a user does whose refresh token may be worth nothing any more.
 const ADVICE: &str = "start the agent once without Ringfence, or log in again there";
+/// What is on record of a token that was sent again, after an answer was lost, and whose next one is not there either.
+const LOST_AGAIN: &str = "it was begun again, and not ended";
 /// The directory of what runs share of the logins beside it.
-const DIR: &str = ".ringfence-renewal";
+pub(crate) const DIR: &str = ".ringfence-renewal";
 /// How often it is looked whether another renewal is done.
 const AGAIN: Duration = Duration::from_millis(100);
 /// How long the agent's own lock is waited for, and how long it is held at most: a renewal, and some more.
@@ -240,7 +242,15 @@ impl Renewer {
                 return read;
             }
         }
+        // Nobody has the lock any more who began it.
+        let lost = match login.renewable() {
+            Ok(Some(old)) => attempts.spent(&old.token).map(str::to_owned),
+            _ => None,
+        };
+        let is_due_again = |why: &str| why != LOST_AGAIN || attempts.last().is_none();
+        let is_tried_again = renewal.own.is_some() && lost.as_deref().is_some_and(is_due_again);
         match attempts.last() {
+            Some(_) if is_tried_again => {}
             Some(Outcome::Failed(why)) => {
                 let minutes = attempts::PAUSE / 60;
                 return Err(failed(format!(
@@ -248,11 +258,13 @@ impl Renewer {
                 )));
             }
             // What was renewed only now, and is refused, is refused for something else; and the clock of who takes it for over is
-            // not the endpoint's.
-            Some(Outcome::Renewed) => return login.credential(),
-            None => {}
+            // not the endpoint's. A file of our own has our clock's time.
+            Some(Outcome::Renewed) if renewal.own.is_none() || read.is_ok() => return login.credential(),
+            Some(Outcome::Renewed) | None => {}
         }
-        if let Ok(Some(old)) = login.renewable() {
+        if let Ok(Some(old)) = login.renewable()
+            && !is_tried_again
+        {
             require_unspent(&attempts, &old.token).map_err(failed)?;
         }
         // Signals wait from the agent's locks on, which would outlive this process.
@@ -261,6 +273,7 @@ impl Renewer {
         // So may the agent.
         let read = login.read();
         let Some(due) = self.due(&read, is_refused, run) else { return read };
+        let due = (due, is_tried_again);
         self.renew(run, (login, renewal), &place, &mut attempts, due).map_err(failed)
     }
 
@@ -329,8 +342,9 @@ impl Renewer {
         (login, renewal): (&Login, &Renewal),
         place: &ResolvedPath,
         attempts: &mut Attempts<'_>,
-        due: Due,
+        (due, is_tried_again): (Due, bool),
     ) -> Result<Secret, String> {
+        let advice = renewal.own.as_deref().unwrap_or(ADVICE);
         let hidden = hidden()?;
         let cannot = |why: String| format!("its file cannot be written: {why}");
         let prepared = |room| {
@@ -340,7 +354,9 @@ impl Renewer {
         let old = {
             let _turn = write_lock(renewal).map_err(cannot)?;
             let renewable = login.renewable().map_err(|error| chain(&error))?.ok_or("nothing renews it")?;
-            require_unspent(attempts, &renewable.token)?;
+            if !is_tried_again {
+                require_unspent(attempts, &renewable.token)?;
+            }
             // What would be in the way of the answer is found while the token is still good: it is written once as it is.
             let mut same = prepared(0).map_err(|error| cannot(error.to_string()))?;
             let text = renewable.text.as_bytes();
@@ -354,7 +370,11 @@ impl Renewer {
         let to_come = prepared(room).map_err(|error| cannot(error.to_string()))?;
         self.require_going_on()?;
         // Nobody but the process that asks knows any more what came, where this one ends meanwhile; but for what it kept by then.
-        let begun = format!("it was begun, and not ended; {ADVICE}");
+        let begun = if is_tried_again {
+            LOST_AGAIN.to_owned()
+        } else {
+            format!("it was begun, and not ended; {advice}")
+        };
         let noted = attempts.note_spent(&old.token, Some(to_come.own_name()), begun);
         noted.map_err(|error| format!("what is done cannot be put on record: {error}"))?;
         let is_due = || match login.renewable() {
@@ -371,9 +391,12 @@ impl Renewer {
                 let _ = attempts.forget();
                 return Err(why);
             }
-            Err(Unanswered { why, later, .. }) => {
-                let why = if later { why } else { format!("{why}; {ADVICE}") };
-                let _ = attempts.note(Outcome::Failed(why.clone()));
+            Err(Unanswered { why, later, is_refused, .. }) => {
+                let why = if later { why } else { format!("{why}; {advice}") };
+                // What was lost of a login of our own stays as it was noted, and is tried again.
+                if is_refused || renewal.own.is_none() {
+                    let _ = attempts.note(Outcome::Failed(why.clone()));
+                }
                 return Err(why);
             }
         };
@@ -393,6 +416,7 @@ impl Renewer {
                 let path = login.path.display();
                 let what_to_do = match unwritten.beside() {
                     Some(beside) => format!("it is in {}: move it there", beside.display()),
+                    None if renewal.own.is_some() => advice.to_owned(),
                     None => "the agent may have to log in again".to_owned(),
                 };
                 let why = format!("what came could not be written: {why}; {what_to_do}");
@@ -489,9 +513,8 @@ mod tests {
             url: "https://127.0.0.1:1/token".into(),
             client: "me".into(),
             at: "/r".into(),
-            json: false,
             locks: vec![root.path().join("agent.lock")],
-            write_lock: None,
+            ..Renewal::default()
         };
         let (expires, renewal) = (Some("/e".into()), Some(Box::new(renewal)));
         let login = Login { path, at: "/a".into(), expires, renewal, ..Login::default() };

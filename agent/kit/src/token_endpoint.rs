@@ -10,6 +10,7 @@ use ringfence_supervise::worker;
 use ringfence_wire::{
     conn::Conn,
     frame::FrameError,
+    mcp_login::ClientAuth,
     renewal::{MAX, Outcome as Answered, Renew},
 };
 use std::{
@@ -28,9 +29,9 @@ const PATIENCE: Duration = Duration::from_secs(145);
 /// For how long the refresh token may be sent, in nanoseconds since it was looked whether it still is to be.
 const DUE: u64 = 30 * 1_000_000_000;
 /// How many seconds a credential is good for whose endpoint does not say: until then nobody takes it for one that is over.
-const LIFE: u64 = 600;
+pub(crate) const LIFE: u64 = 600;
 /// A life of fewer seconds is none that an endpoint means: each call would ask it again.
-const MIN_LIFE: u64 = 60;
+pub(crate) const MIN_LIFE: u64 = 60;
 
 /// Why there is no answer.
 #[derive(Debug)]
@@ -41,12 +42,14 @@ pub(crate) struct Unanswered {
     pub(crate) was_sent: bool,
     /// It was not spent all the same.
     pub(crate) later: bool,
+    /// The endpoint refused it: nothing was lost.
+    pub(crate) is_refused: bool,
 }
 
 impl From<String> for Unanswered {
     /// Before anything was sent.
     fn from(why: String) -> Self {
-        Self { why, was_sent: false, later: false }
+        Self { why, was_sent: false, later: false, is_refused: false }
     }
 }
 
@@ -62,10 +65,19 @@ pub(crate) fn ask(
     let mut conn = Conn::new(ours, PATIENCE, MAX);
     let until = since_boot().saturating_add(DUE);
     let url = renewal.url.clone();
-    let question = Renew { url, client: renewal.client.clone(), json: renewal.json, until };
+    let secret = renewal.secret.as_ref().map(|(secret, _)| secret.pipe()).transpose();
+    let secret = secret.map_err(|error| chain(&error))?;
+    let auth = match &renewal.secret {
+        None => ClientAuth::None,
+        Some((_, true)) => ClientAuth::Basic,
+        Some((_, false)) => ClientAuth::Post,
+    };
+    let resource = renewal.resource.clone();
+    let question = Renew { url, client: renewal.client.clone(), json: renewal.json, resource, auth, until };
     let answer = is_due().map_err(Unanswered::from).and_then(|()| {
-        conn.send_with_descriptors(&question, &[pipe.as_fd()]).map_err(|error| silent(&error))?;
-        drop(pipe);
+        let beside: Vec<_> = [&pipe].into_iter().chain(&secret).map(AsFd::as_fd).collect();
+        conn.send_with_descriptors(&question, &beside).map_err(|error| silent(&error))?;
+        drop((pipe, secret));
         answer(&mut conn)
     });
     // It has read what an endpoint says: nobody waits for it to end by itself.
@@ -78,7 +90,7 @@ pub(crate) fn ask(
 fn answer(conn: &mut Conn) -> Result<Renewed, Unanswered> {
     let mut was_sent = false;
     loop {
-        let lost = |why| Unanswered { why, was_sent, later: false };
+        let lost = |why| Unanswered { why, was_sent, later: false, is_refused: false };
         let (answered, descriptors) =
             conn.receive_with_descriptors::<Answered>().map_err(|error| lost(silent(&error)))?;
         match answered {
@@ -86,9 +98,9 @@ fn answer(conn: &mut Conn) -> Result<Renewed, Unanswered> {
             Answered::Renewed { expires_in } if was_sent => {
                 return taken(expires_in, descriptors).map_err(lost);
             }
-            Answered::Failed { why, was_sent: is_sent, later } => {
+            Answered::Failed { why, was_sent: is_sent, later, is_refused } => {
                 let why = worker::printable_reason(&why);
-                return Err(Unanswered { why, was_sent: was_sent && is_sent, later });
+                return Err(Unanswered { why, was_sent: was_sent && is_sent, later, is_refused });
             }
             _ => return Err(lost("the process that asks for it says what it may not".to_owned())),
         }
@@ -125,7 +137,7 @@ fn taken(expires_in: Option<u64>, descriptors: Vec<OwnedFd>) -> Result<Renewed, 
 }
 
 /// A token in a pipe. The process that hands it over has read what an endpoint says, and may hand over anything.
-fn handed_over(descriptor: OwnedFd) -> Result<Secret, String> {
+pub(crate) fn handed_over(descriptor: OwnedFd) -> Result<Secret, String> {
     let pipe = File::from(descriptor);
     if !pipe.metadata().is_ok_and(|meta| meta.file_type().is_fifo()) {
         return Err("the process that asks for it hands over what is no pipe".to_owned());
@@ -182,7 +194,8 @@ mod tests {
             drop(child);
             answer(&mut Conn::new(ours, PATIENCE, MAX)).map(|_| ()).map_err(|error| error.was_sent)
         };
-        let failed = |was_sent| Answered::Failed { why: "x".into(), was_sent, later: false };
+        let failed =
+            |was_sent| Answered::Failed { why: "x".into(), was_sent, later: false, is_refused: false };
         assert_eq!(told(&[]), Err(false));
         assert_eq!(told(&[failed(true)]), Err(false));
         assert_eq!(told(&[Answered::Renewed { expires_in: None }]), Err(false));

@@ -180,9 +180,7 @@ mod tests {
             url: "https://example.org/token".into(),
             client: "me".into(),
             at: "/r".into(),
-            json: false,
-            locks: Vec::new(),
-            write_lock: None,
+            ..Renewal::default()
         };
         let path = root.join("login");
         let login = Login { path, at: "/a".into(), renewal: Some(Box::new(renewal)), ..Login::default() };

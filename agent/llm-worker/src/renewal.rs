@@ -6,7 +6,7 @@ use super::{
     upstream::{self, beginning},
 };
 use nix::sys::signal::SigSet;
-use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use reqwest::{
     Response, StatusCode,
     header::{ACCEPT, CONTENT_TYPE},
@@ -16,6 +16,7 @@ use ringfence_credentials::{self as secret, Secret};
 use ringfence_wire::{
     conn::Conn,
     frame::FrameError,
+    mcp_login::ClientAuth,
     renewal::{MAX, Outcome, Renew},
 };
 use serde::Deserialize;
@@ -39,6 +40,8 @@ const QUESTION: Duration = Duration::from_secs(10);
 const MAX_ANSWER: usize = 256 << 10;
 /// Most seconds that an access token is believed to last: ten years. What is longer is no time that an endpoint means.
 const MAX_LIFE: f64 = 10.0 * 365.0 * 86_400.0;
+/// What a header's secret has escaped. Some endpoints take it as it is: what need not be escaped is not.
+const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'*').remove(b'-').remove(b'.').remove(b'_');
 /// Most characters of what an endpoint calls its error.
 const MAX_CODE: usize = 64;
 
@@ -79,18 +82,20 @@ struct Failure {
     was_sent: bool,
     /// It was not spent all the same.
     later: bool,
+    /// The endpoint refused it.
+    is_refused: bool,
 }
 
 impl Failure {
     /// Before anything was sent.
     fn before(why: String) -> Self {
-        Self { why, was_sent: false, later: false }
+        Self { why, was_sent: false, later: false, is_refused: false }
     }
 }
 
 impl From<String> for Failure {
     fn from(why: String) -> Self {
-        Self { why, was_sent: true, later: false }
+        Self { why, was_sent: true, later: false, is_refused: false }
     }
 }
 
@@ -112,13 +117,16 @@ pub fn serve() -> Result<(), Error> {
     let stream = io::stdin().as_fd().try_clone_to_owned().map(UnixStream::from).map_err(Error::NotFromRun)?;
     stream.peer_addr().map_err(Error::NotFromRun)?;
     let mut conn = Conn::new(stream, QUESTION, MAX);
-    let (question, mut descriptors) = conn.receive_with_descriptors::<Renew>()?;
+    let (question, descriptors) = conn.receive_with_descriptors::<Renew>()?;
     confine::enter(&[])?;
     let none = || Error::NotFromRun(io::ErrorKind::InvalidInput.into());
-    let token = Secret::from_descriptor(descriptors.pop().ok_or_else(none)?)?;
+    let mut descriptors = descriptors.into_iter();
+    let token = Secret::from_descriptor(descriptors.next().ok_or_else(none)?)?;
+    let secret = descriptors.next().map(Secret::from_descriptor).transpose()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Error::Io)?;
     let outcome = runtime.block_on(async {
-        let asked = tokio::time::timeout(PATIENCE, ask(&question, &token, &mut conn)).await;
+        let asked =
+            tokio::time::timeout(PATIENCE, ask(&question, (&token, secret.as_ref()), &mut conn)).await;
         let late = |_| Err(format!("it does not answer within {} seconds", PATIENCE.as_secs()).into());
         asked.unwrap_or_else(late)
     });
@@ -129,19 +137,32 @@ pub fn serve() -> Result<(), Error> {
             let beside: Vec<_> = tokens.iter().map(AsFd::as_fd).collect();
             conn.send_with_descriptors(&Outcome::Renewed { expires_in }, &beside)?;
         }
-        Err(Failure { why, was_sent, later }) => conn.send(&Outcome::Failed { why, was_sent, later })?,
+        Err(Failure { why, was_sent, later, is_refused }) => {
+            conn.send(&Outcome::Failed { why, was_sent, later, is_refused })?;
+        }
     }
     Ok(())
 }
 
-async fn ask(question: &Renew, token: &Secret, conn: &mut Conn) -> Result<Answer, Failure> {
-    let client = upstream::client().map_err(|error| Failure::before(error.to_string()))?;
+/// `tokens`: the refresh token, and the client's secret, if it has one.
+async fn ask(
+    question: &Renew,
+    tokens: (&Secret, Option<&Secret>),
+    conn: &mut Conn,
+) -> Result<Answer, Failure> {
+    let client = upstream::client_for(&question.url).map_err(|error| Failure::before(error.to_string()))?;
     let kind = if question.json { "application/json" } else { "application/x-www-form-urlencoded" };
-    let request = client
+    let mut request = client
         .post(&question.url)
         .header(CONTENT_TYPE, kind)
         .header(ACCEPT, "application/json")
-        .body(body(question, token));
+        .body(body(question, tokens));
+    if let (ClientAuth::Basic, Some(secret)) = (question.auth, tokens.1) {
+        // RFC 6749, section 2.3.1.
+        let [client, secret] =
+            [&question.client, secret.expose()].map(|text| utf8_percent_encode(text, ESCAPED).to_string());
+        request = request.basic_auth(client, Some(secret));
+    }
     // Whoever asks may think by now that nothing was sent, or somebody else may have renewed it.
     if since_boot() > question.until {
         return Err(Failure::before(
@@ -152,7 +173,7 @@ async fn ask(question: &Renew, token: &Secret, conn: &mut Conn) -> Result<Answer
     let response = request.send().await.map_err(|error| {
         let why = format!("it cannot be reached: {}", root(&error));
         // Without a connection nothing was sent.
-        Failure { why, was_sent: !error.is_connect(), later: false }
+        Failure { why, was_sent: !error.is_connect(), later: false, is_refused: false }
     })?;
     let status = response.status();
     if !status.is_success() {
@@ -196,13 +217,28 @@ fn understood(text: &[u8]) -> Result<Answer, String> {
 }
 
 /// The request's body.
-fn body(Renew { client, json, .. }: &Renew, token: &Secret) -> String {
+fn body(question: &Renew, (token, secret): (&Secret, Option<&Secret>)) -> String {
+    let Renew { client, json, resource, auth, .. } = question;
     if *json {
         let body = serde_json::json!({"grant_type": "refresh_token", "refresh_token": token.expose(), "client_id": client});
         return body.to_string();
     }
-    let [token, client] = [token.expose(), client].map(|text| utf8_percent_encode(text, NON_ALPHANUMERIC));
-    format!("grant_type=refresh_token&refresh_token={token}&client_id={client}")
+    let mut body = format!(
+        "grant_type=refresh_token&refresh_token={}&client_id={}",
+        encoded(token.expose()),
+        encoded(client)
+    );
+    if let Some(resource) = resource {
+        body += &format!("&resource={}", encoded(resource));
+    }
+    if let (ClientAuth::Post, Some(secret)) = (auth, secret) {
+        body += &format!("&client_secret={}", encoded(secret.expose()));
+    }
+    body
+}
+
+fn encoded(text: &str) -> String {
+    utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
 }
 
 /// Why the endpoint refused: its status, and the error's name if it is one of the RFC's kind. What refuses everybody at that
@@ -220,7 +256,7 @@ fn refused(status: StatusCode, text: &[u8]) -> Failure {
     let code = code.map(|code| format!(" ({code})")).unwrap_or_default();
     let good = if later { ": nothing was spent, and the login is as good as before; try later" } else { "" };
     let why = format!("the token endpoint answers {}{code}{good}", status.as_u16());
-    Failure { why, was_sent: true, later }
+    Failure { why, was_sent: true, later, is_refused: true }
 }
 
 /// The tokens of an answer, as descriptors.
@@ -238,13 +274,26 @@ mod tests {
 
     #[test]
     fn the_question_is_the_rfc_s_form_or_json() {
-        let question = |json| Renew { url: String::new(), client: "a b".into(), json, until: 0 };
-        let token = Secret::from("r/+\"=".to_owned());
+        let question = |json, resource: Option<&str>, auth| Renew {
+            url: String::new(),
+            client: "a b".into(),
+            json,
+            resource: resource.map(str::to_owned),
+            auth,
+            until: 0,
+        };
+        let (token, secret) = (Secret::from("r/+\"=".to_owned()), Secret::from("s&s".to_owned()));
+        let plain = "grant_type=refresh_token&refresh_token=r%2F%2B%22%3D&client_id=a%20b";
+        assert_eq!(body(&question(false, None, ClientAuth::None), (&token, None)), plain);
+        let resource = Some("https://h/mcp");
         assert_eq!(
-            body(&question(false), &token),
-            "grant_type=refresh_token&refresh_token=r%2F%2B%22%3D&client_id=a%20b"
+            body(&question(false, resource, ClientAuth::Post), (&token, Some(&secret))),
+            format!("{plain}&resource=https%3A%2F%2Fh%2Fmcp&client_secret=s%26s")
         );
-        let json: serde_json::Value = serde_json::from_str(&body(&question(true), &token)).unwrap();
+        let basic = body(&question(false, None, ClientAuth::Basic), (&token, Some(&secret)));
+        assert_eq!(basic, plain, "the secret is in a header");
+        let json = body(&question(true, None, ClientAuth::None), (&token, None));
+        let json: serde_json::Value = serde_json::from_str(&json).unwrap();
         assert_eq!((&json["refresh_token"], &json["client_id"]), (&"r/+\"=".into(), &"a b".into()));
     }
 

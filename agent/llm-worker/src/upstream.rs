@@ -171,9 +171,19 @@ pub(crate) fn client() -> Result<Client, Error> {
     if let Some(client) = CLIENT.get() {
         return Ok(client.clone());
     }
+    let client = builder().build().map_err(Error::Client)?;
+    Ok(CLIENT.get_or_init(|| client).clone())
+}
+
+/// One that asks this address alone. What goes to loopback in the clear goes by no proxy, which the environment may name.
+pub(crate) fn client_for(url: &str) -> Result<Client, Error> {
+    if url.starts_with("http:") { builder().no_proxy().build().map_err(Error::Client) } else { client() }
+}
+
+fn builder() -> reqwest::ClientBuilder {
     // Whoever came first has set it: there is one provider.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let client = Client::builder()
+    Client::builder()
         .user_agent(concat!("ringfence/", env!("CARGO_PKG_VERSION")))
         .connect_timeout(CONNECT_TIME)
         .tcp_nodelay(true)
@@ -183,9 +193,6 @@ pub(crate) fn client() -> Result<Client, Error> {
         // A credential goes where the profile says, and nowhere else.
         .redirect(reqwest::redirect::Policy::none())
         .http1_only()
-        .build()
-        .map_err(Error::Client)?;
-    Ok(CLIENT.get_or_init(|| client).clone())
 }
 
 /// An answer that streams.

@@ -401,6 +401,7 @@ impl Parser {
             json,
             locks: locks.unwrap_or_default(),
             write_lock,
+            ..Renewal::default()
         })
     }
 

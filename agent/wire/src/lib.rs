@@ -17,6 +17,7 @@
 //! | what the core and the auditor say to each other | [`audit`] |
 //! | what the core and an agent's LLM worker say to each other | [`agent`] |
 //! | what `ringfence run` asks who renews a login | [`renewal`] |
+//! | what is said about a login at a remote MCP server | [`mcp_login`] |
 //! | what a worker reports, and the trace that is made of it | [`trace`] |
 //! | the list of tool calls, whatever carried them | [`calls`] |
 //! | what a run's container says on the socket of its ties | [`tie`] |
@@ -36,6 +37,7 @@ pub mod event;
 pub mod exception;
 pub mod frame;
 pub mod mcp;
+pub mod mcp_login;
 pub mod message;
 pub mod packets;
 pub mod renewal;
