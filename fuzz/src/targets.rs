@@ -40,7 +40,7 @@ use std::{
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All of them; each has its corpus in `fuzz/corpus/NAME`.
-pub const ALL: [Target; 26] = [
+pub const ALL: [Target; 27] = [
     ("line", line),
     ("listing", listing),
     ("classify", classify),
@@ -67,6 +67,7 @@ pub const ALL: [Target; 26] = [
     ("endpoint", endpoint),
     ("relay", relay),
     ("remote", crate::remote_targets::remote),
+    ("oauth", crate::oauth_targets::oauth),
 ];
 
 /// The line judge: what it accepts reads the same to a parser that knows nothing of it, and what its fast path takes reads

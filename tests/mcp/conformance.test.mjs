@@ -26,6 +26,21 @@ const CLIENT = {
   ],
 };
 
+/** Scenarios of logins (OAuth). Not among them: those of 2025-03-26, which has no description of the resource; those of extensions
+ * (client_credentials, jwt-bearer, enterprise-managed, DPoP), which are logins of no user's. */
+const OAUTH = {
+  "2025-11-25": [
+    "metadata-default", "metadata-var1", "metadata-var2", "metadata-var3", "basic-cimd", "scope-from-www-authenticate",
+    "scope-from-scopes-supported", "scope-omitted-when-undefined", "scope-step-up", "scope-retry-limit", "token-endpoint-auth-basic",
+    "token-endpoint-auth-post", "token-endpoint-auth-none", "pre-registration",
+  ],
+  "2026-07-28": [
+    "metadata-default", "basic-cimd", "scope-step-up", "pre-registration", "resource-mismatch", "offline-access-scope",
+    "offline-access-not-supported", "authorization-server-migration", "iss-supported", "iss-not-advertised", "iss-supported-missing",
+    "iss-wrong-issuer", "iss-unexpected", "iss-normalized", "metadata-issuer-mismatch",
+  ],
+};
+
 /** Scenarios for servers. */
 const BOTH = [
   "completion-complete", "tools-list", "tools-call-simple-text", "tools-call-image", "tools-call-audio", "tools-call-embedded-resource",
@@ -72,7 +87,8 @@ async function run(side, scenario, version, more, extra = {}) {
   child.stdout.on("data", (text) => (said += text));
   child.stderr.on("data", (text) => (said += text));
   await once(child, "close");
-  const folder = readdirSync(results).find((name) => name.includes(scenario));
+  const below = readdirSync(results, { recursive: true }).map(String);
+  const folder = below.find((name) => name.includes(scenario) && below.includes(join(name, "checks.json")));
   assert.ok(folder, `${scenario} left no results:\n${said}`);
   const checks = JSON.parse(readFileSync(join(results, folder, "checks.json")));
   return { checks: checks.filter((check) => check.status !== "INFO"), said };
@@ -95,6 +111,16 @@ for (const [version, scenarios] of Object.entries(CLIENT)) {
         assertPassed({ ...done, checks: done.checks.filter((check) => check.id !== "client-sse-retry-timing") });
       });
     }
+  }
+}
+
+for (const [version, scenarios] of Object.entries(OAUTH)) {
+  for (const scenario of scenarios) {
+    test(`login: ${scenario} of ${version}`, { timeout: 300_000 }, async () => {
+      const data = mkdtempSync(join(home, "data-"));
+      const more = ["--command", client, "--timeout", "120000"];
+      assertPassed(await run("client", `auth/${scenario}`, version, more, { RINGFENCE: binary, XDG_DATA_HOME: data }));
+    });
   }
 }
 

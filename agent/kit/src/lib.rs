@@ -14,6 +14,7 @@
 //! | `hidden` | nobody looks into the launcher meanwhile |
 //! | `attempts` | when that was tried last, what was spent, and where what came for it may be |
 //! | `agent_lock` | nobody does so at once: the agent's own lock on its login |
+//! | `mcp_login` | logins at remote MCP servers, which the same renews |
 //! | `version` | which version of the agent this is |
 
 // A path may be somebody else's by the time it is used: files by descriptor (`ringfence-files`). Tests set their scenes.
@@ -28,6 +29,7 @@ mod credential;
 mod denials;
 mod endpoint;
 mod hidden;
+pub mod mcp_login;
 mod renewal;
 mod tie;
 mod token_endpoint;

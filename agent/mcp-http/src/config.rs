@@ -130,6 +130,9 @@ pub struct Config {
     pub token: Option<CredentialSource>,
     /// Other headers that go to it.
     pub headers: Vec<Header>,
+    /// The login that is kept for it is used (`ringfence mcp login`).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub login: bool,
     /// http is allowed to hosts other than this one.
     pub insecure_http: bool,
     /// Longest message, in bytes.
@@ -183,6 +186,19 @@ impl Config {
         Ok(url)
     }
 
+    /// Whether nothing that goes to it may be who it is for: then a login may be.
+    pub fn has_no_credential(&self) -> bool {
+        let user =
+            Url::parse(&self.url).is_ok_and(|url| !url.username().is_empty() || url.password().is_some());
+        let is_own = |header: &Header| header.name.eq_ignore_ascii_case("authorization");
+        self.token.is_none() && !user && !self.headers.iter().any(is_own)
+    }
+
+    /// The server's name among logins: its address, written in one way.
+    pub fn server_of_login(&self) -> String {
+        server_of_login(&self.url).unwrap_or_else(|| self.url.clone())
+    }
+
     /// A name for the server where none was given: its host.
     pub fn name(url: &Url) -> String {
         url.host_str().unwrap_or("server").to_owned()
@@ -226,6 +242,18 @@ pub(crate) fn address(url: &Url) -> String {
     misplaced::address(&shown)
 }
 
+/// A server's name among logins; `None`: it is no URL.
+pub fn server_of_login(url: &str) -> Option<String> {
+    let mut url = Url::parse(url).ok().filter(Url::has_host)?;
+    url.set_fragment(None);
+    Some(url.into())
+}
+
+/// A server's name among logins, as messages may show it.
+pub fn shown_server(server: &str) -> String {
+    Url::parse(server).map_or_else(|_| "URL".to_owned(), |url| address(&url))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -235,6 +263,7 @@ mod tests {
             url: url.to_owned(),
             token: None,
             headers: Vec::new(),
+            login: false,
             insecure_http: false,
             max_line: 1 << 20,
         }

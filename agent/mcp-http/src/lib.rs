@@ -13,7 +13,8 @@
 //! | `headers` | the headers that repeat parts of a message, in the protocol of 2026-07-28. Pure |
 //! | `room` | how many bytes of answers are held at a time |
 //! | `endpoint/` | the other way round: an endpoint on loopback, for clients that speak HTTP |
-//! | `remote/` | the process: `role` starts it, `confine` confines it, `http` sends, `session` carries messages, `stream` reads and resumes event streams, `secrets` takes credentials out of what comes back, `failure` says what went wrong |
+//! | `oauth/` | logging in at a remote server's authorization server |
+//! | `remote/` | the process: `role` starts it, `confine` confines it, `http` sends, `login` has the token of a login, `session` carries messages, `stream` reads and resumes event streams, `secrets` takes credentials out of what comes back, `failure` says what went wrong |
 
 // A path may be somebody else's by the time it is used: files by descriptor (`ringfence-files`). Tests set their scenes.
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
@@ -24,6 +25,7 @@ pub mod config;
 pub mod endpoint;
 pub mod headers;
 pub mod message;
+pub mod oauth;
 pub mod remote;
 mod room;
 pub mod sse;

@@ -145,6 +145,13 @@ enum Role {
     /// Speaks to a remote MCP server. `ringfence mcp --url` starts it, with what it is to do on standard input.
     #[command(hide = true)]
     McpRemote,
+    /// Keeps a login at a remote MCP server for a session, and renews it. `ringfence mcp-remote` starts it, with a socket to it as
+    /// standard input.
+    #[command(hide = true)]
+    McpLoginKeeper,
+    /// Speaks to authorization servers. `ringfence mcp login` starts it, with a socket to it as standard input.
+    #[command(hide = true)]
+    McpOauth,
     /// The LLM worker. The daemon or `ringfence agent start` starts it, with a socket to it as standard input.
     #[command(hide = true)]
     LlmWorker,
@@ -216,6 +223,8 @@ impl Role {
             Self::Auditor(args) => role::auditor(&args),
             Self::McpGuard(args) => mcp::guard(&args),
             Self::McpRemote => mcp::remote(),
+            Self::McpLoginKeeper => role::mcp_login_keeper(),
+            Self::McpOauth => role::mcp_oauth(),
             Self::LlmWorker => role::llm_worker(),
             Self::LlmCommands => role::llm_commands(),
             Self::LlmRenewal => role::llm_renewal(),

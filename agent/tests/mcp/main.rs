@@ -4,6 +4,7 @@
 #![expect(clippy::expect_used, clippy::panic, reason = "a test says what it expected")]
 
 mod approvals;
+mod authorization_server;
 mod ctrl_c;
 mod eras;
 mod exceptions;
@@ -16,6 +17,7 @@ mod lifecycle;
 mod listen;
 mod mistakes;
 mod notify;
+mod oauth;
 mod outcomes;
 mod pins;
 mod profile;

@@ -144,7 +144,7 @@ fn remote(server: &Object<'_>) -> Result<Remote, Left> {
     }
     if server.properties.iter().any(|property| LOGINS.contains(&property.name.as_str())) {
         return Err(Left::Unable(
-            "the client logs in to it (oauth, auth or headersHelper), and Ringfence cannot; give it a token in a header",
+            "the client logs in to it (oauth, auth or headersHelper); take that out of the entry and log in with `ringfence mcp login`, or give it a token in a header",
         ));
     }
     let headers = only(server, "headers")?.map(|property| {

@@ -43,6 +43,9 @@ const NEEDLESS: &[&str] = &[
     "utimensat",
 ];
 
+/// Of those, what takes a connection in.
+const ACCEPTING: [&str; 2] = ["accept", "accept4"];
+
 /// Why it cannot be confined; it does not run then.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -64,7 +67,7 @@ pub enum Error {
 ///
 /// # Errors
 /// [`Error`]; the process must then end.
-pub(super) fn hide() -> Result<(), Error> {
+pub(crate) fn hide() -> Result<(), Error> {
     Ok(caps::not_dumpable()?)
 }
 
@@ -74,6 +77,18 @@ pub(super) fn hide() -> Result<(), Error> {
 /// # Errors
 /// [`Error`]; the process must then end. A kernel without Landlock is no error.
 pub(super) fn enter(messages: usize) -> Result<bool, Error> {
+    enter_with(messages, &calls()?)
+}
+
+/// The same for a login: what connects to the socket that was handed over is taken in.
+///
+/// # Errors
+/// As [`enter`].
+pub(crate) fn enter_listening(messages: usize) -> Result<bool, Error> {
+    enter_with(messages, &policy(|call| !ACCEPTING.contains(&call))?)
+}
+
+fn enter_with(messages: usize, calls: &seccomp::Policy) -> Result<bool, Error> {
     caps::drop_all()?;
     let most = MEMORY.saturating_add(messages as u64);
     setrlimit(Resource::RLIMIT_DATA, most, most).map_err(|errno| Error::Limit(errno.into()))?;
@@ -87,12 +102,17 @@ pub(super) fn enter(messages: usize) -> Result<bool, Error> {
         scope_abstract: true,
     };
     let is_enforced = rules.enforce()?;
-    seccomp::Filter::compile(&calls()?)?.load()?;
+    seccomp::Filter::compile(calls)?.load()?;
     Ok(is_enforced)
 }
 
 fn calls() -> Result<seccomp::Policy, seccomp::Error> {
-    let calls = seccomp::Policy::worker_list()?.without(NEEDLESS);
+    policy(|_| true)
+}
+
+fn policy(is_needless: impl Fn(&str) -> bool) -> Result<seccomp::Policy, seccomp::Error> {
+    let needless: Vec<&str> = NEEDLESS.iter().copied().filter(|call| is_needless(call)).collect();
+    let calls = seccomp::Policy::worker_list()?.without(&needless);
     Ok(calls.signalling_only(std::process::id()).opening_to_read_only())
 }
 

@@ -22,6 +22,12 @@ pub(super) enum Failure {
     /// HTTP's own refusal.
     #[error("the remote server answered HTTP {0}{hint}", hint = hint(*.0))]
     Status(StatusCode),
+    /// Whoever asks is not let in: what to do.
+    #[error("the remote server answered HTTP {0}: {1}")]
+    Refused(StatusCode, String),
+    /// The login cannot be used any more.
+    #[error("Ringfence did not send this: {0}")]
+    Login(String),
     /// To another address, and not followed.
     #[error("the remote server answered HTTP {0}: it redirects to {1}")]
     Redirect(StatusCode, String),
@@ -71,7 +77,7 @@ pub(super) enum Failure {
 fn hint(status: StatusCode) -> &'static str {
     match status {
         StatusCode::UNAUTHORIZED => {
-            ": it wants a credential, or refuses the one it got; give one with --token-env, --token-file or --header, and reconnect. A login in the browser (OAuth) is not supported: `ringfence mcp wrap --undo` gives such a server back to the client"
+            ": it wants a credential, or refuses the one it got; give another with --token-env, --token-file or --header, and reconnect; or leave it out, and log in with `ringfence mcp login`, if the server has a login in the browser (OAuth)"
         }
         StatusCode::FORBIDDEN => ": the credential does not allow this",
         StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED => {

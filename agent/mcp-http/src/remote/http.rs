@@ -2,15 +2,24 @@
 
 use super::{
     failure::Failure,
+    login::Login,
     secrets::{self, Needle},
 };
+use crate::{
+    config::address,
+    oauth::challenge::{Challenge, is_plain},
+};
+use bytes::Bytes;
 use reqwest::{
     Client, Method, Response, StatusCode,
-    header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue},
+    header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, WWW_AUTHENTICATE},
 };
 use ringfence_credentials::Secret;
 use ringfence_http::client::within_origin;
-use std::time::Duration;
+use std::{
+    sync::{Arc, PoisonError, RwLock},
+    time::Duration,
+};
 use url::Url;
 
 /// How long a connection may take to come about.
@@ -43,7 +52,11 @@ pub(super) struct Server {
     /// What goes with every request.
     fixed: HeaderMap,
     /// What must not come back from it.
-    pub(super) secrets: Vec<Needle>,
+    secrets: Secrets,
+    /// Whose token goes with it, where no other credential does.
+    login: Option<Login>,
+    /// No other credential does.
+    is_open: bool,
 }
 
 /// What a message is sent with beside the credentials.
@@ -59,7 +72,7 @@ impl Server {
     /// For this address, with these credentials.
     pub(super) fn new(url: Url, headers: Vec<(String, Secret)>) -> Result<Self, Error> {
         let mut fixed = HeaderMap::new();
-        let secrets = secrets::of(&url, &headers);
+        let secrets = Secrets::of(&url, headers.clone());
         for (name, secret) in headers {
             let value = HeaderValue::from_str(secret.expose());
             let (Ok(mut value), Ok(of)) = (value, HeaderName::from_bytes(name.as_bytes())) else {
@@ -68,7 +81,17 @@ impl Server {
             value.set_sensitive(true);
             fixed.insert(of, value);
         }
-        Ok(Self { client: client(&url)?, url, fixed, secrets })
+        Ok(Self { client: client(&url)?, url, fixed, secrets, login: None, is_open: false })
+    }
+
+    /// The same with a login. `is_open`: no other credential is given.
+    pub(super) fn with(self, login: Option<Login>, is_open: bool) -> Self {
+        Self { login, is_open, ..self }
+    }
+
+    /// What must not come back from it.
+    pub(super) fn secrets(&self) -> Arc<Vec<Needle>> {
+        self.secrets.now()
     }
 
     /// Sends a message.
@@ -116,7 +139,44 @@ impl Server {
         map
     }
 
+    /// With the login's token, where there is one: with another, once, where the server refuses that.
     async fn send(&self, method: Method, map: HeaderMap, body: Option<Vec<u8>>) -> Result<Response, Failure> {
+        let body = body.map(Bytes::from);
+        let Some(login) = &self.login else {
+            let response = self.send_once(method, map, body).await?;
+            return self.let_in(response);
+        };
+        let (token, number) = login.token().await.map_err(Failure::Login)?;
+        let first = self.send_with(&token, (method.clone(), map.clone(), body.clone())).await?;
+        if first.status() != StatusCode::UNAUTHORIZED {
+            return self.let_in(first);
+        }
+        let (token, _) = match login.other_than(number).await {
+            Ok(token) => token,
+            Err(why) => return Err(Failure::Refused(first.status(), why)),
+        };
+        self.let_in(self.send_with(&token, (method, map, body)).await?)
+    }
+
+    async fn send_with(
+        &self,
+        token: &Secret,
+        (method, mut map, body): (Method, HeaderMap, Option<Bytes>),
+    ) -> Result<Response, Failure> {
+        self.secrets.add(&self.url, token);
+        let mut value = HeaderValue::from_str(token.bearer())
+            .map_err(|_| Failure::Login("its token does not fit into a header".to_owned()))?;
+        value.set_sensitive(true);
+        map.insert(AUTHORIZATION, value);
+        self.send_once(method, map, body).await
+    }
+
+    async fn send_once(
+        &self,
+        method: Method,
+        map: HeaderMap,
+        body: Option<Bytes>,
+    ) -> Result<Response, Failure> {
         let mut request = self.client.request(method, self.url.clone()).headers(map);
         if let Some(body) = body {
             request = request.body(body);
@@ -125,6 +185,93 @@ impl Server {
             Ok(sent) => sent.map_err(Failure::before),
             Err(_) => Err(Failure::Cut(silent())),
         }
+    }
+
+    /// An answer, unless it says that a login is wanted, or one that allows more.
+    fn let_in(&self, response: Response) -> Result<Response, Failure> {
+        let challenge = || {
+            let values = response.headers().get_all(WWW_AUTHENTICATE);
+            Challenge::of(values.iter().filter_map(|value| value.to_str().ok())).unwrap_or_default()
+        };
+        match response.status() {
+            status @ StatusCode::UNAUTHORIZED if self.is_open => {
+                Err(Failure::Refused(status, wanted(&self.url, self.login.is_some())))
+            }
+            status @ StatusCode::FORBIDDEN if self.login.is_some() => {
+                let challenge = challenge();
+                let is_little = challenge.error.as_deref() == Some("insufficient_scope");
+                let what = is_little.then(|| more(&self.url, challenge.scope.as_deref().unwrap_or_default()));
+                what.map_or(Ok(response), |what| Err(Failure::Refused(status, what)))
+            }
+            _ => Ok(response),
+        }
+    }
+}
+
+/// What to do about a server that wants a login.
+fn wanted(url: &Url, is_renewed: bool) -> String {
+    let login = format!("`ringfence mcp login {}`", address(url));
+    if is_renewed {
+        return format!(
+            "it refuses the login, which was renewed only now; log in again with {login}, and reconnect"
+        );
+    }
+    format!(
+        "it wants a credential. If it has a login in the browser (OAuth), log in with {login}; otherwise give a token with --token-env, --token-file or --header. Then reconnect"
+    )
+}
+
+/// What to do about a login that does not allow something. What the server names is shown if a shell takes it as it is.
+fn more(url: &Url, scopes: &[String]) -> String {
+    let shown: Vec<String> = scopes
+        .iter()
+        .filter(|scope| is_plain(scope))
+        .take(20)
+        .map(|scope| format!(" --scope {scope}"))
+        .collect();
+    let which = if shown.len() == scopes.len() && !shown.is_empty() {
+        String::new()
+    } else {
+        " --scope SCOPE, with the scope that its documentation names".to_owned()
+    };
+    format!(
+        "the login does not allow this (insufficient_scope); log in again with `ringfence mcp login {}{}`{which}, and reconnect",
+        address(url),
+        shown.concat(),
+    )
+}
+
+/// What must not come back from a server. It grows with each token of a session, and forgets the oldest of many.
+struct Secrets {
+    headers: Vec<(String, Secret)>,
+    now: RwLock<(Vec<Secret>, Arc<Vec<Needle>>)>,
+}
+
+/// Tokens of a login that are looked for: the last ones.
+const TOKENS: usize = 16;
+
+impl Secrets {
+    fn of(url: &Url, headers: Vec<(String, Secret)>) -> Self {
+        let needles = Arc::new(secrets::of(url, &headers));
+        Self { headers, now: RwLock::new((Vec::new(), needles)) }
+    }
+
+    fn now(&self) -> Arc<Vec<Needle>> {
+        Arc::clone(&self.now.read().unwrap_or_else(PoisonError::into_inner).1)
+    }
+
+    fn add(&self, url: &Url, token: &Secret) {
+        let is_known = |tokens: &[Secret]| tokens.contains(token);
+        if is_known(&self.now.read().unwrap_or_else(PoisonError::into_inner).0) {
+            return;
+        }
+        let mut now = self.now.write().unwrap_or_else(PoisonError::into_inner);
+        if now.0.len() >= TOKENS {
+            now.0.remove(0);
+        }
+        now.0.push(token.clone());
+        let tokens = now.0.iter().map(|token| ("authorization".to_owned(), token.clone()));
+        now.1 = Arc::new(secrets::of(url, &self.headers.iter().cloned().chain(tokens).collect::<Vec<_>>()));
     }
 }
 

@@ -1,8 +1,9 @@
 //! The process that speaks HTTP to a remote server and lines to the interceptor.
 
-mod confine;
+pub(crate) mod confine;
 mod failure;
 mod http;
+mod login;
 pub mod role;
 mod secrets;
 mod session;

@@ -1,6 +1,6 @@
 //! The process: takes its configuration and credentials, confines itself, and carries messages.
 
-use super::{confine, http, session};
+use super::{confine, http, login::Login, session};
 use crate::{
     config::{self, Config},
     room::Rooms,
@@ -41,6 +41,9 @@ pub enum Error {
     /// The server or its credentials.
     #[error(transparent)]
     Config(#[from] config::Error),
+    /// The login.
+    #[error("{0}")]
+    Login(String),
     /// The sandbox.
     #[error(transparent)]
     Confine(#[from] confine::Error),
@@ -60,7 +63,7 @@ pub enum Error {
 pub fn serve() -> Result<ExitCode, Error> {
     confine::hide()?;
     let config = configuration(io::stdin().lock())?;
-    let end = prepared(&config).and_then(|(url, headers)| run(&config, url, headers));
+    let end = prepared(&config).and_then(|(url, headers, login)| run(&config, url, headers, login));
     if let Err(error) = &end {
         refuse(&format!("ringfence mcp --url: {}", ringfence_base::error::chain(error)));
     }
@@ -70,19 +73,20 @@ pub fn serve() -> Result<ExitCode, Error> {
     })
 }
 
-type Prepared = (Url, Vec<(String, ringfence_credentials::Secret)>);
+type Prepared = (Url, Vec<(String, ringfence_credentials::Secret)>, Option<Login>);
 
 /// The server's address and the credentials, which are not to be had any more afterwards.
 fn prepared(config: &Config) -> Result<Prepared, Error> {
     let url = config.checked()?;
     let headers = config.read_headers()?;
+    let login = config.login.then(|| Login::start(config)).transpose().map_err(Error::Login)?;
     if !confine::enter(room(config.max_line))? {
         let _ = writeln!(
             io::stderr(),
             "ringfence mcp --url: this kernel has no Landlock, so the process that speaks to the remote server may read files as its user may"
         );
     }
-    Ok((url, headers))
+    Ok((url, headers, login))
 }
 
 fn room(max_line: usize) -> usize {
@@ -93,8 +97,9 @@ fn run(
     config: &Config,
     url: Url,
     headers: Vec<(String, ringfence_credentials::Secret)>,
+    login: Option<Login>,
 ) -> Result<End, Error> {
-    let server = Server::new(url, headers)?;
+    let server = Server::new(url, headers)?.with(login, config.has_no_credential());
     let (out, outgoing) = mpsc::channel::<Outgoing>(WAITING);
     let (incoming, lines) = mpsc::channel::<Vec<u8>>(1);
     let limit = config.max_line;

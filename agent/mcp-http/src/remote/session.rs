@@ -514,7 +514,7 @@ impl Session {
         waiting: Option<&mut Waiting>,
     ) -> Result<(), Failure> {
         room.set(message.capacity())?;
-        let message = secrets::without(&self.server.secrets, message, self.limit)
+        let message = secrets::without(&self.server.secrets(), message, self.limit)
             .map_err(|secrets::Long| Failure::Long(self.limit))?;
         let line = one_line(message).ok_or(Failure::NotAMessage)?;
         room.set(line.capacity())?;
@@ -552,7 +552,7 @@ impl Session {
 
     /// A text of our own, which may repeat what the server sent.
     fn clean(&self, text: &str) -> String {
-        let clean = secrets::without(&self.server.secrets, text.as_bytes().to_vec(), usize::MAX);
+        let clean = secrets::without(&self.server.secrets(), text.as_bytes().to_vec(), usize::MAX);
         clean.map_or_else(|secrets::Long| String::new(), |clean| String::from_utf8_lossy(&clean).into_owned())
     }
 

@@ -4,6 +4,7 @@ mod exceptions;
 mod intercept;
 mod inventory;
 mod listen;
+mod login;
 mod pin;
 mod remote;
 mod rules;
@@ -12,6 +13,7 @@ mod stored_rules;
 mod wrap;
 
 pub(crate) use intercept::{GuardArgs, guard};
+pub(crate) use login::{keeper as login_keeper, oauth};
 pub(crate) use remote::serve as remote;
 pub(crate) use rules::RulesArgs;
 pub(crate) use sessions::{CallsArgs, SessionsArgs, StatsArgs};
@@ -22,7 +24,7 @@ use std::process::ExitCode;
 /// Runs an MCP server behind the interceptor, and shows what is on record.
 ///
 /// `ringfence mcp -- SERVER` runs a stdio server, `ringfence mcp --url URL` speaks to a remote one; it records, judges and forwards
-/// every message. The subcommands put it before a client's servers, show the record and work on the rules. See also `ringfence approvals` and `ringfence audit`.
+/// every message. The subcommands put it before a client's servers, log in to remote ones, show the record and work on the rules. See also `ringfence approvals` and `ringfence audit`.
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 #[command(subcommand_value_name = "SUBCOMMAND")]
@@ -85,6 +87,9 @@ impl clap::Args for Server {
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
     Wrap(wrap::WrapArgs),
+    Login(login::LoginArgs),
+    Logins(login::LoginsArgs),
+    Logout(login::LogoutArgs),
     Sessions(SessionsArgs),
     Calls(CallsArgs),
     Stats(StatsArgs),
@@ -109,6 +114,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             )
         }
         Some(Command::Wrap(args)) => wrap::run(args),
+        Some(Command::Login(args)) => login::login(args),
+        Some(Command::Logins(args)) => login::logins(args),
+        Some(Command::Logout(args)) => login::logout(args),
         Some(Command::Sessions(args)) => sessions::sessions(args),
         Some(Command::Calls(args)) => sessions::calls(args),
         Some(Command::Stats(args)) => sessions::stats(args),

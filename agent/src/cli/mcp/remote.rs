@@ -2,6 +2,7 @@
 
 use anyhow::{Context as _, bail};
 use ringfence_credentials::Source;
+use ringfence_kit::mcp_login::Logins;
 use ringfence_mcp_http::config::{Config, CredentialSource, Header, MAX};
 use std::{
     ffi::OsString,
@@ -15,7 +16,8 @@ use std::{
 #[command(next_help_heading = "Remote servers")]
 pub(crate) struct RemoteArgs {
     /// Address of a remote server, in place of a command: https://HOST/PATH. It is spoken to over MCP's streamable HTTP. A user, a
-    /// password and a query in it are kept out of the record.
+    /// password and a query in it are kept out of the record. Where no credential is given, a login for it is used, if there is one
+    /// (`ringfence mcp login`).
     #[arg(long, value_name = "URL", conflicts_with_all = ["command", "profile"])]
     url: Option<String>,
     /// A file with that address, which only its owner can read.
@@ -78,14 +80,17 @@ impl RemoteArgs {
             CredentialSource::File(path) => Header { from: CredentialSource::File(whole(&path)), ..header },
             _ => header,
         });
-        let config = Config {
+        let mut config = Config {
             url,
             token,
             headers: headers.collect(),
+            login: false,
             insecure_http: self.insecure_http,
             max_line: usize::try_from(max_line).unwrap_or(usize::MAX),
         };
         let url = config.checked()?;
+        let has_login = || Logins::locate().is_ok_and(|logins| logins.has(&config.server_of_login()));
+        config.login = config.has_no_credential() && has_login();
         let shown = Config::shown(&url, self.url_file.is_some());
         let words = ["ringfence", "mcp", "--url"].map(str::to_owned).into_iter().chain([shown]);
         Ok(Some(Remote { name: Config::name(&url), words: words.collect(), config }))

@@ -79,7 +79,7 @@ pub(crate) fn run(args: &WrapArgs) -> anyhow::Result<ExitCode> {
     show(&wrap::shown(&text, client), &wrap::shown(&rewritten.text, client))?;
     for name in &rewritten.bare {
         eprintln!(
-            "{}: it has no credential. If it needs an OAuth login, it will now answer HTTP 401; run `--undo`, or give it a token in a header",
+            "{}: it has no credential. If it needs an OAuth login, log in to its address with `ringfence mcp login`; or run `--undo`, or give it a token in a header",
             printable(name)
         );
     }

@@ -60,6 +60,18 @@ pub(crate) fn llm_renewal() -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// `ringfence mcp-login-keeper`.
+pub(crate) fn mcp_login_keeper() -> anyhow::Result<ExitCode> {
+    prepare();
+    crate::cli::mcp::login_keeper()
+}
+
+/// `ringfence mcp-oauth`.
+pub(crate) fn mcp_oauth() -> anyhow::Result<ExitCode> {
+    prepare();
+    crate::cli::mcp::oauth()
+}
+
 /// The first step of every role that another role starts.
 fn become_role() {
     forward::unmask_signals();
