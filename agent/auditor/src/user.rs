@@ -55,6 +55,7 @@ pub fn run(places: &Places, port: u16, retention: Retention) -> Result<(), Error
         thread::sleep(Duration::from_millis(200));
         upkeep.look(Instant::now());
         if sessions.links.count(0) > 0
+            || sessions.agents.count(0) > 0
             || sessions.pages.count(0) > 0
             || sessions.used.swap(false, Ordering::Relaxed)
         {

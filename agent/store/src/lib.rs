@@ -30,6 +30,7 @@
 #![cfg_attr(not(test), deny(clippy::print_stdout))]
 
 mod agent_bytes;
+mod agent_tools;
 mod agents;
 mod call_list;
 mod client_groups;
@@ -71,6 +72,7 @@ mod unvouched;
 mod vouched;
 mod write;
 
+pub use agent_tools::{AgentServer, OfAgent};
 pub use agents::{AgentCall, AgentIntent, TraceTarget};
 pub use condition_columns::mcp_schema_sql;
 pub use error::Error;

@@ -244,6 +244,13 @@ pub(crate) const SERVER: &str = "
     CREATE INDEX sessions_by_server ON sessions (server) WHERE server IS NOT NULL;
 ";
 
+/// Migration 39: servers of agents.
+pub(crate) const AGENT_SERVERS: &str = "
+    ALTER TABLE mcp_servers ADD COLUMN agent TEXT;      -- whose worker speaks to it; NULL: the server of sessions
+    ALTER TABLE mcp_servers ADD COLUMN of_daemon INTEGER NOT NULL DEFAULT 0; -- 1: the daemon serves that agent
+    CREATE INDEX mcp_servers_by_agent ON mcp_servers (agent, of_daemon) WHERE agent IS NOT NULL;
+";
+
 /// Migration 35: servers, their tools, and what is pinned of them.
 pub(crate) const TOOLS: &str = "
     CREATE TABLE mcp_servers (

@@ -410,4 +410,6 @@ pub(crate) const MIGRATIONS: &[&str] = &[
     super::mcp_schema::EXCEPTIONS,
     // 38: approvals of more than one call, by user.
     super::mcp_schema::APPROVALS_OF_OWNERS,
+    // 39: servers of agents.
+    super::mcp_schema::AGENT_SERVERS,
 ];

@@ -22,15 +22,16 @@ const WAITS: &str = "(p.changed_sha256 IS NOT NULL AND p.rejected_at IS NULL
 
 /// Those of them that a viewer (1) may see, of what is named (2). Whoever names a tool may think again about what they refused.
 fn pending(select: &str) -> String {
-    let tool = "(s.name || '/' || p.name = ?2 OR s.id || '/' || p.name = ?2)";
-    let named = format!("(?2 IS NULL OR s.name = ?2 OR CAST(s.id AS TEXT) = ?2 OR {tool})");
+    let tool = "(s.name || '/' || p.name = ?2 OR s.id || '/' || p.name = ?2 OR s.agent || '/' || s.name || '/' || p.name = ?2)";
+    let server = "s.name = ?2 OR CAST(s.id AS TEXT) = ?2 OR s.agent || '/' || s.name = ?2";
+    let named = format!("(?2 IS NULL OR {server} OR {tool})");
     let waits = format!("({WAITS} OR p.changed_sha256 IS NOT NULL AND {tool})");
     select.replace("{PENDING}", &format!("(?1 = 0 OR p.uid = ?1) AND {named} AND {waits}"))
 }
 
-const SERVER: &str = "SELECT s.id, s.uid, s.name, s.command, s.info, s.contained, s.first_seen, s.last_seen,
+const SERVER: &str = "SELECT s.id, s.uid, s.name, s.command, s.info, s.contained, s.agent, s.of_daemon, s.first_seen, s.last_seen,
     (SELECT count(*) FROM mcp_tools t WHERE t.server = s.id AND t.gone_at IS NULL) AS tool_count,
-    (SELECT coalesce(sum(calls), 0) FROM mcp_tools t WHERE t.server = s.id) AS calls,
+    iif(s.agent IS NULL, (SELECT coalesce(sum(calls), 0) FROM mcp_tools t WHERE t.server = s.id), NULL) AS calls,
     (SELECT count(*) FROM tool_pins p WHERE p.server = s.id AND p.changed_sha256 IS NOT NULL) AS held,
     (SELECT count(*) FROM tool_pins p WHERE p.server = s.id AND p.changed_sha256 IS NULL AND p.flags <> '[]'
         AND p.approved_at IS NULL) AS flagged,
@@ -48,7 +49,9 @@ impl SessionReader {
         let Some(server) = server else {
             return self.page(&format!("{SERVER} {order}"), params![viewer.0, MOST_SERVERS], Shown::Parsed);
         };
-        let text = format!("{SERVER} AND (s.name = ?3 OR CAST(s.id AS TEXT) = ?3) {order}");
+        let text = format!(
+            "{SERVER} AND (s.name = ?3 OR CAST(s.id AS TEXT) = ?3 OR s.agent || '/' || s.name = ?3) {order}"
+        );
         let mut servers = self.page(&text, params![viewer.0, MOST_SERVERS, server], Shown::Parsed)?;
         let mut bytes = 0;
         for row in &mut servers {
@@ -66,7 +69,8 @@ impl SessionReader {
     }
 
     fn tools_of(&self, server: i64) -> Result<Vec<Value>, Error> {
-        let text = "SELECT t.name, t.first_seen, t.last_seen, t.gone_at, t.held, t.calls, t.last_call, p.sha256, p.since, p.flags,
+        let text = "SELECT t.name, t.first_seen, t.last_seen, t.gone_at, t.held,
+                 (SELECT iif(agent IS NULL, t.calls, NULL) FROM mcp_servers s WHERE s.id = t.server) AS calls, t.last_call, p.sha256, p.since, p.flags,
                  p.approved_by, p.approved_at, p.changed_sha256, p.changed_flags, p.changed_at, p.rejected_by, p.rejected_at
              FROM mcp_tools t LEFT JOIN tool_pins p ON p.server = t.server AND p.name = t.name
              WHERE t.server = ?1 ORDER BY t.gone_at IS NOT NULL, t.name";
@@ -81,7 +85,7 @@ impl SessionReader {
     /// [`Error::Sql`].
     pub fn pending_tools(&self, viewer: Viewer, named: Option<&str>) -> Result<Vec<Value>, Error> {
         let text = pending(
-            "SELECT p.server, s.uid, s.name AS server_name, s.command, s.contained, p.name AS tool,
+            "SELECT p.server, s.uid, s.name AS server_name, s.command, s.contained, s.agent, p.name AS tool,
                  coalesce(p.changed_sha256, p.sha256) AS sha256, coalesce(p.changed_flags, p.flags) AS flags,
                  coalesce(p.changed_at, p.since) AS since, p.changed_sha256 IS NOT NULL AS changed, p.since AS pinned_since,
                  (SELECT definition FROM tool_definitions d WHERE d.server = p.server AND d.sha256 = coalesce(p.changed_sha256, p.sha256))

@@ -96,7 +96,7 @@ fn begin(
                 .optional()?;
             let Some(server) = made else { return Ok(()) };
             let other = "SELECT o.command FROM mcp_servers s JOIN mcp_servers o ON o.uid = s.uid AND o.name = s.name
-                 WHERE s.id = ?1 AND o.id <> s.id AND o.contained = s.contained ORDER BY o.last_seen DESC LIMIT 1";
+                 WHERE s.id = ?1 AND o.id <> s.id AND o.contained = s.contained AND o.agent IS NULL ORDER BY o.last_seen DESC LIMIT 1";
             let other: Option<String> =
                 step.prepare_cached(other)?.query_row([server], |row| row.get(0)).optional()?;
             if let Some(other) = other {
@@ -130,8 +130,7 @@ pub(crate) fn listed(step: &Transaction<'_>, at: &Position<'_>, row: &ToolsRow) 
         note(step, server, tool, &when, had_some)?;
     }
     if row.counts {
-        let mut words =
-            Words { own: row.tools.iter().map(|tool| tool.name.as_str()).collect(), known: HashMap::new() };
+        let mut words = Words::of(row.tools.iter().map(|tool| tool.name.as_str()));
         for tool in &row.tools {
             pin(step, (at.uid, server, &name), tool, &mut words, &when)?;
         }
@@ -151,7 +150,7 @@ pub(crate) fn listed(step: &Transaction<'_>, at: &Position<'_>, row: &ToolsRow) 
 }
 
 /// Notes one tool in the inventory.
-fn note(
+pub(crate) fn note(
     step: &Transaction<'_>,
     server: i64,
     tool: &ListedTool,
@@ -197,7 +196,7 @@ fn note(
 }
 
 /// Pins a tool that is not pinned; has one wait that is another than the pinned.
-fn pin(
+pub(crate) fn pin(
     step: &Transaction<'_>,
     (uid, server, server_name): (u32, i64, &str),
     tool: &ListedTool,
@@ -291,11 +290,18 @@ fn long_ago() -> String {
 }
 
 /// Words of the tools of one row that other servers may have for theirs.
-struct Words<'a> {
+pub(crate) struct Words<'a> {
     /// What the row lists: the server's own.
     own: HashSet<&'a str>,
     /// What was looked up: the other server, where there is one.
     known: HashMap<String, Option<String>>,
+}
+
+impl<'a> Words<'a> {
+    /// Of a row that lists these tools.
+    pub(crate) fn of(own: impl Iterator<Item = &'a str>) -> Self {
+        Self { own: own.collect(), known: HashMap::new() }
+    }
 }
 
 /// What is odd about a definition: what its session found, and what other servers of the user have that it names.
@@ -308,9 +314,10 @@ fn flagged(
     let mut found = tool.flags.clone();
     let mut others = step.prepare_cached(
         "SELECT s.name FROM mcp_tools t JOIN mcp_servers s ON s.id = t.server
-             WHERE t.name = ?3 AND s.uid = ?1 AND s.id <> ?2 AND s.name <> ?4
+             WHERE t.name = ?3 AND s.uid = ?1 AND s.id <> ?2 AND s.name <> ?4 AND s.agent IS (SELECT agent FROM mcp_servers WHERE id = ?2)
              AND NOT EXISTS (SELECT 1 FROM mcp_tools own WHERE own.server = ?2 AND own.name = ?3)
-         UNION ALL SELECT name FROM mcp_servers WHERE uid = ?1 AND name = ?3 AND name <> ?4 LIMIT 1",
+         UNION ALL SELECT name FROM mcp_servers WHERE uid = ?1 AND name = ?3 AND name <> ?4
+             AND agent IS (SELECT agent FROM mcp_servers WHERE id = ?2) LIMIT 1",
     )?;
     for word in flags::distinctive_words(definition) {
         // The server's own, also what the same list has further down.
@@ -348,9 +355,10 @@ fn define(step: &Transaction<'_>, server: i64, sha256: &str, definition: &str) -
     if own + more > BYTES_OF_EACH {
         let all: i64 = step
             .prepare_cached(
-                "SELECT coalesce(sum(bytes), 0) FROM mcp_servers WHERE owner = ?1 AND contained = ?2",
+                "SELECT coalesce(sum(bytes), 0) FROM mcp_servers WHERE owner = ?1 AND contained = ?2
+                     AND (agent IS NULL) = (SELECT agent IS NULL FROM mcp_servers WHERE id = ?3)",
             )?
-            .query_row(params![owner, contained], |row| row.get(0))?;
+            .query_row(params![owner, contained, server], |row| row.get(0))?;
         if own + more > MOST_BYTES_OF_SERVER || all + more > MOST_BYTES {
             return Ok(());
         }
@@ -428,14 +436,16 @@ pub(crate) fn called(
 fn make_room(step: &Transaction<'_>, (owner, contained): (u32, bool)) -> rusqlite::Result<bool> {
     loop {
         let servers: i64 = step
-            .prepare_cached("SELECT count(*) FROM mcp_servers WHERE owner = ?1 AND contained = ?2")?
+            .prepare_cached(
+                "SELECT count(*) FROM mcp_servers WHERE owner = ?1 AND contained = ?2 AND agent IS NULL",
+            )?
             .query_row(params![owner, contained], |row| row.get(0))?;
         if servers < MOST_SERVERS {
             return Ok(true);
         }
         let oldest: Option<i64> = step
             .prepare_cached(
-                "SELECT id FROM mcp_servers s WHERE owner = ?1 AND contained = ?2 AND last_seen < ?3
+                "SELECT id FROM mcp_servers s WHERE owner = ?1 AND contained = ?2 AND agent IS NULL AND last_seen < ?3
                      AND NOT EXISTS (SELECT 1 FROM sessions WHERE server = s.id AND (ended_at IS NULL OR ended_at >= ?3))
                      AND NOT EXISTS (SELECT 1 FROM tool_pins p WHERE p.server = s.id AND (p.approved_at IS NOT NULL
                          OR p.rejected_at IS NOT NULL OR p.changed_sha256 IS NOT NULL))

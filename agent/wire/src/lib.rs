@@ -16,6 +16,7 @@
 //! | reasons that are not counted in certain calls | [`exception`] |
 //! | what the core and the auditor say to each other | [`audit`] |
 //! | what the core and an agent's LLM worker say to each other | [`agent`] |
+//! | what an agent's worker tells the auditor of its tools | [`agent_tools`] |
 //! | what `ringfence run` asks who renews a login | [`renewal`] |
 //! | what is said about a login at a remote MCP server | [`mcp_login`] |
 //! | what a worker reports, and the trace that is made of it | [`trace`] |
@@ -27,6 +28,7 @@
 mod words;
 
 pub mod agent;
+pub mod agent_tools;
 pub mod approvals;
 pub mod audit;
 pub mod calls;

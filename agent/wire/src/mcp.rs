@@ -42,6 +42,25 @@ pub enum McpRequest {
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         http: bool,
     },
+    /// The line of an agent's worker, on which it tells of its tools ([`crate::agent_tools`]): [`McpReply::Linked`].
+    AgentTools {
+        /// The agent.
+        agent: String,
+        /// The user whose agent it is, by the daemon's word, which alone may say so; without it, it is the asking user's own,
+        /// served by `ringfence agent start`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        owner: Option<u32>,
+    },
+    /// What is pinned of the tools of an agent's servers: [`McpReply::Rows`], one for each tool.
+    AgentPins {
+        /// The agent.
+        agent: String,
+        /// It is the daemon's; else one that `ringfence agent start` serves.
+        of_daemon: bool,
+        /// Without the first so many: an answer has as many as fit, none at the end.
+        #[serde(default)]
+        after: u32,
+    },
     /// Calls that wait for approval: [`McpReply::Waiting`].
     Waiting,
     /// Approves or denies a call that waits: [`McpReply::Decided`].
@@ -215,6 +234,8 @@ pub enum McpReply {
         #[serde(default)]
         tools: bool,
     },
+    /// The line of an agent's worker is up.
+    Linked,
     /// The calls that wait, oldest first.
     Waiting {
         /// The calls.

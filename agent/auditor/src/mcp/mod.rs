@@ -1,5 +1,7 @@
 //! MCP sessions: journals in, rows out, approvals between people and interceptors.
 
+mod agent_line;
+mod agent_lines;
 pub(crate) mod approvals;
 pub(crate) mod attribution;
 mod claims;

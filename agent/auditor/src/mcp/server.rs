@@ -1,6 +1,7 @@
 //! The socket of MCP sessions: interceptors' links, and the command line's questions.
 
 use super::{
+    agent_line,
     approvals::NotApproved,
     attribution,
     rule_changes::{NotChanged, listed, suggested},
@@ -97,6 +98,7 @@ fn converse(
     let lanes = match &request {
         // A person's decision waits for nobody's questions, and a session's rows have a lane of their own.
         McpRequest::Session { .. }
+        | McpRequest::AgentTools { .. }
         | McpRequest::Waiting
         | McpRequest::Decide { .. }
         | McpRequest::ApproveFor { .. }
@@ -117,6 +119,9 @@ fn converse(
                 Ok(admitted) => link(conn, sessions, (&session, uid), admitted, &still),
                 Err(error) => conn.send(&failed(error)),
             };
+        }
+        McpRequest::AgentTools { agent, owner } => {
+            return agent_line::serve(conn, sessions, (agent, owner), uid, &still);
         }
         McpRequest::Waiting => McpReply::Waiting { calls: sessions.waiting.list(uid) },
         McpRequest::Decide { call, approve } => {
@@ -299,6 +304,9 @@ fn converse(
                 McpRequest::PendingRules => reader.pending_rules(viewer),
                 McpRequest::Inventory { server } => reader.inventory(viewer, server.as_deref()),
                 McpRequest::PendingTools { named } => tools::pending(reader, viewer, named.as_deref()),
+                McpRequest::AgentPins { agent, of_daemon, after } => {
+                    reader.agent_pins(viewer, (&agent, of_daemon), after)
+                }
                 McpRequest::Rules => listed(reader, viewer, sessions.rule_file.as_deref()),
                 McpRequest::Heads => {
                     let heads = reader.heads(viewer, &database(&sessions.db), false)?;

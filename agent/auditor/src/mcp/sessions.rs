@@ -1,6 +1,7 @@
 //! What the connections of one auditor share: who is linked, who opened the dashboard, what waits, who watches.
 
 use super::{
+    agent_lines::AgentLines,
     claims::{Claim, Claims},
     intake::{self, Intake, Progress},
     link::Link,
@@ -46,6 +47,9 @@ const MAX_CONNECTIONS: usize = 512;
 /// The same of one user, and how many of them may be sessions; a user's own auditor has no others to keep room for.
 const CONNECTIONS_EACH: usize = 96;
 const SESSIONS_EACH: usize = 64;
+/// Lines of agents' workers at once, of all users, and of one; the daemon's agents are root's here.
+const MAX_AGENTS: usize = 256;
+const AGENTS_EACH: usize = 64;
 /// Tokens of the dashboard of all users but root, and of one user, subordinate ids included. Of more, those go that were
 /// not used for longest.
 const MAX_TOKENS: usize = 1024;
@@ -142,6 +146,10 @@ pub struct Sessions {
     pub(super) unsent_rules: Mutex<BTreeSet<u32>>,
     /// The same of what is pinned of servers.
     pub(super) sending_tools: Mutex<()>,
+    /// Lines of agents' workers that are up.
+    pub(crate) agents: Permits,
+    /// Who is told on them what is pinned of which agent's servers.
+    pub(super) agent_lines: AgentLines,
 }
 
 /// A user's token of the dashboard.
@@ -177,6 +185,7 @@ impl Sessions {
             rule_file: None,
             waiting: Waiting::new(owners.clone()),
             links: within(MAX_CONNECTIONS, SESSIONS_EACH),
+            agents: within(MAX_AGENTS, AGENTS_EACH),
             linked: Mutex::default(),
             claims: Claims::default(),
             connections: within(MAX_CONNECTIONS, CONNECTIONS_EACH),
@@ -198,6 +207,7 @@ impl Sessions {
             sending_rules: Lanes::new(Owners::default()),
             unsent_rules: Mutex::default(),
             sending_tools: Mutex::default(),
+            agent_lines: AgentLines::default(),
         }
     }
 

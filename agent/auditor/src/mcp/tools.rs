@@ -5,7 +5,7 @@ use crate::shared::lock;
 use ringfence_base::{clock, quota::Lane};
 use ringfence_pins::difference;
 use ringfence_store::{self as store, Decided, SessionReader, Viewer};
-use ringfence_wire::mcp::SessionOrder;
+use ringfence_wire::{agent_tools::ToolsPinned, mcp::SessionOrder};
 use serde_json::Value;
 
 /// Why a decision about a tool is not made.
@@ -109,9 +109,14 @@ impl Sessions {
     pub(super) fn send_tools(&self, server: i64) -> Result<(), store::Error> {
         // One thread at a time, so that the last to read is the last to send.
         let _alone = lock(&self.sending_tools);
-        let (sessions, tools) = self
-            .readers
-            .ask(|reader| Ok((reader.sessions_of_server(server)?, reader.pinned_tools(server)?)))?;
+        let (agent, sessions, tools) = self.readers.ask(|reader| {
+            let agent = reader.agent_of_server(server)?;
+            Ok((agent, reader.sessions_of_server(server)?, reader.pinned_tools(server)?))
+        })?;
+        if let Some(agent) = agent {
+            self.agent_lines.tell(&agent, &ToolsPinned { number: 0, server: agent.server.clone(), tools });
+            return Ok(());
+        }
         let Ok(frame) = link::frame(&SessionOrder::Tools { tools }) else { return Ok(()) };
         let linked = lock(&self.linked);
         let links: Vec<_> = sessions

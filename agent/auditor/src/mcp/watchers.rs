@@ -21,6 +21,8 @@ pub enum Change {
     Call(String),
     /// A session began or ended, or its server wrote to standard error.
     Session(String),
+    /// What agents' servers of this user list.
+    Tools(u32),
 }
 
 /// All who watch.

@@ -121,6 +121,9 @@ fn rows(reader: &SessionReader, sessions: &Sessions, changes: &[Change]) -> Resu
     };
     for change in changes {
         match change {
+            Change::Tools(uid) => {
+                events.push(Event::Row(*uid, json!({ "type": "tools" }).to_string().into()));
+            }
             Change::Call(id) => {
                 let found = reader.listed(Viewer(0), id)?;
                 events.extend(found.map(|call| row(&call, json!({ "type": "call", "call": call }))));

@@ -27,6 +27,8 @@ use ringfence_wire::{
 };
 use std::{fs::File, thread};
 
+mod agents;
+
 #[test]
 fn who_had_to_go_gets_no_answer_to_what_it_had_written_before() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -1,4 +1,4 @@
-// The inventory: servers that sessions had, their tools, what changed in them, and what waits for a person to look.
+// The inventory: servers that sessions and agents had, their tools, what changed in them, and what waits for a person to look.
 
 import { ask, post, send } from "./api.js";
 import { stats, trying } from "./app.js";
@@ -65,7 +65,7 @@ async function load() {
   showPending(waiting);
   if (!servers.length) {
     table.replaceChildren(empty("No server yet",
-      el("span", {}, "A server is on record when an MCP client starts it through ", command("ringfence mcp"), ".")));
+      el("span", {}, "A server is on record when an MCP client starts it through ", command("ringfence mcp"), ", or an agent lists its tools.")));
     return;
   }
   if (!table.querySelector("table")) {
@@ -97,15 +97,21 @@ function card(tool) {
     : ["has an odd description, since "];
   const body = tool.difference || tool.shown;
   return el("article", { class: "card pending", "aria-label": "A tool waits for a person to look" },
-    el("p", { class: "line" }, shown("span", { class: "server" }, tool.server_name), " ", shown("b", { class: "tool" }, tool.tool), " ", what, timeOf(tool.since)),
+    el("p", { class: "line" }, shown("span", { class: "server" }, nameOf(tool.agent, tool.server_name)), " ", shown("b", { class: "tool" }, tool.tool), " ", what, timeOf(tool.since)),
     el("ul", { class: "flags" }, tool.flags.map((flag) =>
       el("li", {}, visible(flag.why), " (", shown("code", {}, flag.place), "): ", shown("q", {}, flag.excerpt)))),
-    body ? block(body) : el("p", { class: "quiet" }, "Its definition is in the session's journal only."),
-    el("p", { class: "quiet" }, "Started by ", shown("code", {}, tool.command), ". Hash: ", shown("code", {}, tool.sha256)),
+    body ? block(body) : el("p", { class: "quiet" },
+      tool.agent ? "There was no room for its definition." : "Its definition is in the session's journal only."),
+    el("p", { class: "quiet" }, tool.agent ? ["Server of the agent ", shown("b", {}, tool.agent), ", at "] : "Started by ", shown("code", {}, tool.command), ". Hash: ", shown("code", {}, tool.sha256)),
     el("div", { class: "actions" },
       el("button", { type: "button", class: "yes", onclick: () => decide("approve") }, "Approve"),
       el("button", { type: "button", class: "no", onclick: () => decide("reject") }, tool.changed ? "Reject" : "Keep it away"),
       said));
+}
+
+/** A server's name; an agent's is not the one that the user's clients have under this name. */
+function nameOf(agent, name) {
+  return agent ? `${agent}/${name}` : name;
 }
 
 /** Decides about what was shown, and nothing else: by its hash. */
@@ -128,11 +134,12 @@ function version({ info }) {
 }
 
 function line(server) {
-  const number = (value) => el("td", { class: "took" }, Number(value).toLocaleString());
+  const number = (value) => el("td", { class: "took" }, value === null ? "" : Number(value).toLocaleString());
   return el(
     "tr",
     { "data-id": server.id },
-    el("td", { class: "tool" }, el("a", { href: `?view=inventory&server=${server.id}`, dir: "ltr" }, visible(server.name)),
+    el("td", { class: "tool" }, el("a", { href: `?view=inventory&server=${server.id}`, dir: "ltr" }, visible(nameOf(server.agent, server.name))),
+      server.agent ? [" ", el("span", { class: "tag", title: "a server of an agent's; its calls are in the agent's trace" }, "agent")] : "",
       server.contained ? [" ", el("span", { class: "tag", title: "its sessions begin in a container" }, "container")] : ""),
     shown("td", {}, version(server)),
     number(server.tool_count),
@@ -144,15 +151,17 @@ function line(server) {
     el("td", { class: "time" }, server.last_change ? timeOf(server.last_change) : ""),
     shown("td", { class: "arguments" }, server.command),
     el("td", { class: "acts" },
-      el("button", { type: "button", class: "no", "aria-label": `Forget ${server.name}`, onclick: () => forget(server) }, "Forget")),
+      el("button", { type: "button", class: "no", "aria-label": `Forget ${nameOf(server.agent, server.name)}`, onclick: () => forget(server) }, "Forget")),
   );
 }
 
 /** Forgets a server, once a person agreed to that. */
 async function forget(server) {
   const dialog = byId("confirm");
-  byId("confirm-title").replaceChildren("Forget the server ", ...visible(server.name), "?");
-  byId("confirm-what").textContent = "Its next session trusts whatever its tools say then.";
+  byId("confirm-title").replaceChildren("Forget the server ", ...visible(nameOf(server.agent, server.name)), "?");
+  byId("confirm-what").textContent = server.agent
+    ? "When the agent lists its tools next, it trusts whatever they say then."
+    : "Its next session trusts whatever its tools say then.";
   byId("confirm-arguments").replaceChildren(...visible(server.command));
   const yes = byId("confirm-yes");
   yes.textContent = "Forget it";
@@ -182,7 +191,7 @@ async function loadServer() {
   if (!found?.length || mine !== opened || !byId("server")) return;
   const head = ["Tool", "Calls", "Last call", "First seen", "Last seen", "Pinned", "State"];
   section.replaceChildren(...found.flatMap((server) => [
-    el("header", {}, el("h2", {}, "Tools of ", ...visible(server.name)), el("a", { href: "?view=inventory" }, "close")),
+    el("header", {}, el("h2", {}, "Tools of ", ...visible(nameOf(server.agent, server.name))), el("a", { href: "?view=inventory" }, "close")),
     el("div", { class: "list" }, el("table", { class: "tools" }, el("caption", { class: "hidden" }, "Tools"),
       el("thead", {}, el("tr", {}, head.map((name) => el("th", { scope: "col" }, name)))),
       el("tbody", {}, server.tools.map(toolLine)))),
@@ -197,7 +206,7 @@ function toolLine(tool) {
   const time = (value) => el("td", { class: "time" }, value ? timeOf(value) : "");
   return el("tr", { "data-tool": tool.name },
     shown("td", { class: "tool" }, tool.name),
-    el("td", { class: "took" }, Number(tool.calls).toLocaleString()),
+    el("td", { class: "took" }, tool.calls === null ? "" : Number(tool.calls).toLocaleString()),
     time(tool.last_call), time(tool.first_seen), time(tool.last_seen),
     el("td", {}, shown("code", { title: tool.sha256 ?? "" }, tool.sha256?.slice(0, 12) ?? "")),
     el("td", {}, standing(tool)));
