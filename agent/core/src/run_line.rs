@@ -206,6 +206,7 @@ impl<E: Enforcer> Server<E> {
                 | ToCore::CommandLine { .. }
                 | ToCore::DenialsOf { .. }
                 | ToCore::Status(_)
+                | ToCore::ToolsLine { .. }
                 | ToCore::KeyRefused => return Err(FrameError::Closed),
             }
             thread::sleep(pace.step(Instant::now()));

@@ -240,6 +240,11 @@ impl Endpoint {
                     let _turn = held(&turn);
                     return conn.send(&ToWorker::Answer { number, answer });
                 }
+                if let ToCore::ToolsLine { number } = said {
+                    let answer = Answer::Refused("a run has no MCP servers of its own".to_owned());
+                    let _turn = held(&turn);
+                    return conn.send(&ToWorker::Answer { number, answer });
+                }
                 if matches!(said, ToCore::KeyRefused) {
                     Fresh::begin(&fresh);
                 }
@@ -419,6 +424,7 @@ fn is_ready(process: &Process) -> Result<(), String> {
             | ToCore::CouldBeTied { .. }
             | ToCore::DeniedSoFar { .. }
             | ToCore::DenialsOf { .. }
+            | ToCore::ToolsLine { .. }
             | ToCore::Behind { .. } => {
                 return Err("it asks for what only the daemon does".to_owned());
             }

@@ -3,14 +3,14 @@
 //! `ringfence agent start` confines itself before it reads what agents and providers say, and a password manager is a
 //! program like any other. So a second process, started before, runs those commands and passes what they print as a
 //! descriptor. It reads only the user's own profiles, runs only what they name, whoever asks, and ends with the process
-//! that started it.
+//! that started it. It also connects workers with the auditor, and starts that where none runs, for agents that have a profile.
 
 use nix::sys::signal::{SigSet, Signal};
 use ringfence_base::error::chain;
 use ringfence_credentials::{self as secret, Secret, Source};
 use ringfence_policy::agents::{home::Home, registry};
 use ringfence_sandbox::caps;
-use ringfence_wire::{conn::Conn, frame::FrameError};
+use ringfence_wire::{conn::Conn, frame::FrameError, mcp::McpRequest};
 use serde::{Deserialize, Serialize};
 use std::{
     io,
@@ -18,8 +18,9 @@ use std::{
         fd::{AsFd, OwnedFd},
         unix::net::UnixStream,
     },
-    process::{Command, Stdio},
+    process::Command,
     sync::{Mutex, OnceLock, PoisonError},
+    thread,
     time::Duration,
 };
 
@@ -30,6 +31,14 @@ const PATIENCE: Duration = Duration::from_secs(40);
 
 /// The other process, where there is one.
 static RUNNER: OnceLock<Mutex<Option<Conn>>> = OnceLock::new();
+/// The same for lines to the auditor, which wait for no command.
+static LINES: OnceLock<Mutex<Option<Conn>>> = OnceLock::new();
+
+/// A line to the auditor is wanted for this agent; beside the answer [`Ran::Printed`] it comes.
+#[derive(Debug, Serialize, Deserialize)]
+struct Line {
+    agent: String,
+}
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Run {
@@ -50,15 +59,17 @@ enum Ran {
 /// As fork(2) and execve(2).
 pub fn start() -> io::Result<()> {
     let (ours, theirs) = UnixStream::pair()?;
+    let (lines, of_lines) = UnixStream::pair()?;
     // It ends by itself when this process does.
     drop(
         Command::new("/proc/self/exe")
             .arg("llm-commands")
             .stdin(OwnedFd::from(theirs))
-            .stdout(Stdio::null())
+            .stdout(OwnedFd::from(of_lines))
             .spawn()?,
     );
     let _ = RUNNER.set(Mutex::new(Some(Conn::new(ours, PATIENCE, MAX))));
+    let _ = LINES.set(Mutex::new(Some(Conn::new(lines, PATIENCE, MAX))));
     secret::run_commands_by(run);
     Ok(())
 }
@@ -89,6 +100,32 @@ fn run(words: &[String]) -> Result<Secret, secret::Error> {
     }
 }
 
+/// A line to the auditor for the worker of this agent, made by the other process.
+///
+/// # Errors
+/// In words.
+pub(crate) fn tools_line(agent: &str) -> Result<UnixStream, String> {
+    let lines = LINES.get().ok_or("nobody can connect to the auditor")?;
+    let mut lines = lines.lock().unwrap_or_else(PoisonError::into_inner);
+    // As with commands: a late answer is not to be another agent's.
+    let answer = lines.take().ok_or(FrameError::Closed).and_then(|mut conn| {
+        conn.send(&Line { agent: agent.to_owned() })?;
+        let answer = conn.receive_with_descriptors::<Ran>()?;
+        *lines = Some(conn);
+        Ok(answer)
+    });
+    match answer {
+        Ok((Ran::Printed, descriptors)) => {
+            let [line] = <[OwnedFd; 1]>::try_from(descriptors).map_err(|_| "no connection came")?;
+            Ok(line.into())
+        }
+        Ok((Ran::Failed { why }, _)) => Err(why),
+        Err(error) => Err(format!(
+            "the process that connects to the auditor does not answer ({error}); start the service again"
+        )),
+    }
+}
+
 /// Why commands are not run.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -108,11 +145,13 @@ pub enum Error {
     Link(#[from] FrameError),
 }
 
-/// The other process's role, over standard input.
+/// The other process's role, over standard input and standard output. `connect` says this to the auditor, on a connection of its own.
 ///
 /// # Errors
 /// [`Error`].
-pub fn serve() -> Result<(), Error> {
+pub fn serve(
+    connect: impl Fn(&McpRequest) -> Result<UnixStream, String> + Send + 'static,
+) -> Result<(), Error> {
     // The terminal's Ctrl-C is for the process that asks, and that may ask until it has ended. Commands get an empty mask.
     let ignored = SigSet::from_iter([Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP]);
     ignored.thread_block().map_err(|e| Error::NotFromStart(e.into()))?;
@@ -121,6 +160,15 @@ pub fn serve() -> Result<(), Error> {
     let stream =
         io::stdin().as_fd().try_clone_to_owned().map(UnixStream::from).map_err(Error::NotFromStart)?;
     stream.peer_addr().map_err(Error::NotFromStart)?;
+    let lines =
+        io::stdout().as_fd().try_clone_to_owned().map(UnixStream::from).map_err(Error::NotFromStart)?;
+    let of_home = home.clone();
+    let serve_lines = move || {
+        if let Err(error) = lines_to_auditor(lines, &of_home, connect) {
+            tracing::error!("no agent is connected with the auditor any more: {}", chain(&error));
+        }
+    };
+    thread::Builder::new().name("lines".into()).spawn(serve_lines).map_err(Error::NotFromStart)?;
     // It waits for questions as long as there is somebody to ask them.
     let mut conn = Conn::new(stream, Duration::from_secs(u32::MAX.into()), MAX);
     loop {
@@ -141,6 +189,30 @@ pub fn serve() -> Result<(), Error> {
         match Source::Command(words).read().and_then(|secret| secret.pipe()) {
             Ok(descriptor) => conn.send_with_descriptors(&Ran::Printed, &[descriptor.as_fd()])?,
             Err(error) => conn.send(&Ran::Failed { why: chain(&error) })?,
+        }
+    }
+}
+
+/// Connects agents with the auditor, one after another.
+fn lines_to_auditor(
+    asked: UnixStream,
+    home: &Home,
+    connect: impl Fn(&McpRequest) -> Result<UnixStream, String>,
+) -> Result<(), FrameError> {
+    let mut conn = Conn::new(asked, Duration::from_secs(u32::MAX.into()), MAX);
+    loop {
+        let agent = match conn.receive::<Line>() {
+            Ok(Line { agent }) => agent,
+            Err(FrameError::Closed) => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        let line = match registry::names(home).contains(&agent) {
+            true => connect(&McpRequest::AgentTools { agent, owner: None }),
+            false => Err(format!("there is no profile of an agent {agent:?}")),
+        };
+        match line {
+            Ok(line) => conn.send_with_descriptors(&Ran::Printed, &[line.as_fd()])?,
+            Err(why) => conn.send(&Ran::Failed { why })?,
         }
     }
 }

@@ -1,5 +1,5 @@
 //! The worker's link to its supervisor. To the core: who a peer is, tags, reports. A user's service knows nothing of peers, tags
-//! nobody and takes no reports; over its link come orders to a worker that runs (`service`). A run's worker reports over a
+//! nobody and takes no reports; both connect the worker with the auditor, for its tools (`mcp::line`); over its link come orders to a worker that runs (`service`). A run's worker reports over a
 //! further line, straight to the core, which ties processes of the run's container there, too.
 //!
 //! | file | what |
@@ -10,7 +10,7 @@
 
 use super::{calls::CallKey, service::OrderAssembler};
 use line::Line;
-use link::{Question, run};
+use link::{Answered, Question, run};
 use lost::LostReports;
 use ringfence_wire::{
     agent::{AgentCounts, Answer, Denials, MAX_REPORT, NotTied, PeerIdentity, ToCore, WorkerCounts},
@@ -400,6 +400,18 @@ impl CoreClient {
         }
     }
 
+    /// A line to the auditor, to tell it of this agent's tools. Asks whoever supervises the worker.
+    ///
+    /// # Errors
+    /// [`Error`]: then there is none.
+    pub(crate) async fn tools_line(&self) -> Result<OwnedFd, Error> {
+        let link = self.link.as_ref().ok_or(Error::Silent)?;
+        match Self::answered(link, ToCore::ToolsLine { number: 0 }, Vec::new()).await? {
+            (Answer::ToolsLine, Some(line)) => Ok(line),
+            _ => Err(Error::Strange),
+        }
+    }
+
     async fn ask(&self, what: ToCore, descriptors: Vec<OwnedFd>) -> Result<Answer, Error> {
         Self::ask_over(self.link.as_ref().ok_or(Error::Silent)?, what, descriptors).await
     }
@@ -409,6 +421,14 @@ impl CoreClient {
         what: ToCore,
         descriptors: Vec<OwnedFd>,
     ) -> Result<Answer, Error> {
+        Self::answered(link, what, descriptors).await.map(|(answer, _)| answer)
+    }
+
+    async fn answered(
+        link: &mpsc::Sender<Question>,
+        what: ToCore,
+        descriptors: Vec<OwnedFd>,
+    ) -> Result<Answered, Error> {
         let (answer, answered) = oneshot::channel();
         let asked = async {
             link.send(Question { what, descriptors, answer: Some(answer), written: None })
@@ -417,8 +437,8 @@ impl CoreClient {
             answered.await.map_err(|_| Error::Silent)
         };
         match timeout(PATIENCE, asked).await {
-            Ok(Ok(Answer::Refused(why))) => Err(Error::Refused(why)),
-            Ok(Ok(Answer::NotTied { kind, why })) => Err(Error::NotTied(kind, why)),
+            Ok(Ok((Answer::Refused(why), _))) => Err(Error::Refused(why)),
+            Ok(Ok((Answer::NotTied { kind, why }, _))) => Err(Error::NotTied(kind, why)),
             Ok(answer) => answer,
             Err(_) => Err(Error::Silent),
         }

@@ -1,6 +1,10 @@
 //! Tools that run on this side of the socket: the seam for MCP.
 
-use super::{mcp::Servers, message::Block, rpc::Tool};
+use super::{
+    mcp::{Servers, line::Host},
+    message::Block,
+    rpc::Tool,
+};
 use ringfence_credentials::Secret;
 use ringfence_policy::agents::registry::Mcp;
 use serde_json::value::RawValue;
@@ -46,7 +50,7 @@ pub(crate) trait RemoteTools: Send + Sync {
 /// The HTTP client cannot be made.
 pub(crate) fn connect(
     sections: Vec<(Mcp, Option<Secret>)>,
-    pins: PathBuf,
+    pins: (PathBuf, Host),
 ) -> Result<Option<Arc<dyn RemoteTools>>, reqwest::Error> {
     if sections.is_empty() {
         return Ok(None);

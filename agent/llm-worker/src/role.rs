@@ -10,6 +10,7 @@ use super::{
     core_client::CoreClient,
     credentials::Credentials,
     http::{self, Accounting, ByteBudget, CallShutdown, KeyRenewal},
+    mcp::line::Host,
     report,
     service::{Order, OrderAssembler, WorkerService},
     worker::{self, Ready, Worker},
@@ -134,7 +135,8 @@ fn serve(supervisor: &UnixStream) -> Result<(), Error> {
     let socket = supervisor.try_clone().map_err(own)?;
     socket.set_nonblocking(true).map_err(own)?;
     listener.set_nonblocking(true).map_err(own)?;
-    let ready = Ready::new(&config, &credentials, files.log.clone(), files.pins.clone())?;
+    let pins = (files.pins, Host::default());
+    let ready = Ready::new(&config, &credentials, files.log.clone(), pins.clone())?;
     let shared = ready.shared();
     let worker = Worker::prepare(ready)?;
     if loopback.is_none() {
@@ -147,6 +149,7 @@ fn serve(supervisor: &UnixStream) -> Result<(), Error> {
         let socket = tokio::net::UnixStream::from_std(socket).map_err(Error::Io)?;
         let listener = tokio::net::UnixListener::from_std(listener).map_err(Error::Io)?;
         let (host, orders) = link(socket, is_core, worker.status().subscribe(), (&stop, &gone));
+        let _ = pins.1.set(host.clone());
         // What a worker before this one left under way is over.
         host.report(&AgentEvent::Began { moment: report::now() });
         let (replacements, replaced) = mpsc::channel(4);
@@ -161,7 +164,7 @@ fn serve(supervisor: &UnixStream) -> Result<(), Error> {
         let shutdown = accounting.shutdown();
         let mut service = WorkerService {
             host: host.clone(),
-            files: (files.log, files.pins),
+            files: (files.log, pins),
             replacements,
             access: is_core.then(|| Arc::new(Access::new(&config, host.clone(), Arc::<Issued>::default()))),
             shared,

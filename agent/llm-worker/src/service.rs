@@ -7,6 +7,7 @@ use super::{
     core_client::CoreClient,
     credentials::Credentials,
     http::{self, Accounting, Endpoint, Loopback},
+    mcp::line::Host,
     report::Reporter,
     tie::{Outstanding, Ties},
     worker::Ready,
@@ -104,7 +105,11 @@ impl OrderAssembler {
     }
 }
 
-fn next(descriptors: &Descriptors) -> io::Result<OwnedFd> {
+/// The next descriptor that came beside a message.
+///
+/// # Errors
+/// There is none.
+pub(crate) fn next(descriptors: &Descriptors) -> io::Result<OwnedFd> {
     let mut kept = descriptors.lock().unwrap_or_else(PoisonError::into_inner);
     if kept.is_empty() {
         return Err(io::Error::other("a descriptor is missing"));
@@ -116,7 +121,7 @@ fn next(descriptors: &Descriptors) -> io::Result<OwnedFd> {
 pub(crate) struct WorkerService {
     pub host: CoreClient,
     /// Where the conversation's log and the pins of MCP tools are.
-    pub files: (PathBuf, PathBuf),
+    pub files: (PathBuf, (PathBuf, Host)),
     /// To the task that has the turns.
     pub(crate) replacements: mpsc::Sender<Ready>,
     /// Who may call the endpoint, where the core says.

@@ -9,4 +9,5 @@
 #![cfg_attr(not(test), deny(clippy::print_stdout))]
 
 pub mod child;
+pub mod tools_line;
 pub mod worker;

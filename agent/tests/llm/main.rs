@@ -29,5 +29,6 @@ mod run_reports;
 mod seed;
 mod sends;
 mod support;
+mod tool_pins;
 mod tools;
 mod workers;

@@ -5,7 +5,8 @@
 //! for each that the configuration wants; from then on the worker asks, and each question that has an answer gets one
 //! [`ToWorker::Answer`] with the question's number. The end of the stream is the end of the supervisor, and the worker's.
 //!
-//! A user's service has no part in the kernel: its workers ask it nothing and report nothing. It changes what a worker that
+//! A user's service has no part in the kernel: its workers report nothing, and ask it for a line to the auditor alone
+//! ([`ToCore::ToolsLine`]). It changes what a worker that
 //! runs works with ([`ToWorker::Replace`], [`ToWorker::Listen`]), where the core starts another worker. `ringfence run` is such
 //! a service for one worker, and where the core took the run's container in, it hands the worker a line on which the core takes
 //! reports about that container ([`ToWorker::ReportTo`]) and ties its processes to calls ([`ToCore::Tie`]), and nothing else.
@@ -185,6 +186,11 @@ pub enum ToCore {
         /// The call's key, as in [`crate::trace::AgentEvent::Call`]: ids are given twice.
         key: String,
     },
+    /// A connection to the auditor, to tell it of the tools of this agent's MCP servers. Answered by [`Answer::ToolsLine`].
+    ToolsLine {
+        /// As a speaker's.
+        number: u64,
+    },
     /// What it is doing, for `ringfence status`. No answer.
     Status(AgentCounts),
     /// The provider refused its key: there may be a fresh one. A user's service answers with [`ToWorker::Replace`] where it could
@@ -233,6 +239,8 @@ pub enum Answer {
     DeniedSoFar(u64),
     /// What was denied to a call, as far as that is certain.
     Denials(Denials),
+    /// The connection is beside this; what is said there is in [`crate::agent_tools`].
+    ToolsLine,
     /// No, and why.
     Refused(String),
 }

@@ -87,6 +87,15 @@ impl<E: Enforcer> WorkerRequests<'_, E> {
         let (number, answer) = match said {
             ToCore::Speaker { number } => (number, self.speaker(descriptors).map(Answer::Speaker)),
             ToCore::Tag { number } => (number, self.tag(descriptors).map_err(|error| chain(&error))),
+            ToCore::ToolsLine { number } => {
+                return match self.supervisor.tools_line(self.plan.owner()) {
+                    Ok(line) => {
+                        let answer = ToWorker::Answer { number, answer: Answer::ToolsLine };
+                        conn.send_with_descriptors(&answer, &[line.as_fd()])
+                    }
+                    Err(why) => conn.send(&ToWorker::Answer { number, answer: Answer::Refused(why) }),
+                };
+            }
             said => {
                 self.note(said);
                 return Ok(());
@@ -112,7 +121,7 @@ impl<E: Enforcer> WorkerRequests<'_, E> {
             ToCore::Status(counts) => self.supervisor.set_counts(counts),
             ToCore::Report(event) => self.report(Payload::Event(event)),
             // A fresh key is SIGHUP's to bring, which restarts the worker.
-            ToCore::KeyRefused | ToCore::Speaker { .. } | ToCore::Tag { .. } => {}
+            ToCore::KeyRefused | ToCore::Speaker { .. } | ToCore::Tag { .. } | ToCore::ToolsLine { .. } => {}
             // A run's worker alone asks so, and not here.
             ToCore::CommandLine { .. }
             | ToCore::Tie { .. }

@@ -9,9 +9,15 @@ use super::{
 };
 use crate::{enforcer::Enforcer, server::Server};
 use ringfence_base::{error::chain, loopback, paths::Paths};
-use ringfence_supervise::worker::{self as worker_process, MOST_CRASHES, Restarts, WorkerSetup};
+use ringfence_supervise::{
+    tools_line::ToolsLines,
+    worker::{self as worker_process, MOST_CRASHES, Restarts, WorkerSetup},
+};
 use ringfence_wire::{
     agent::{AgentCounts, Supervisor},
+    conn::Conn,
+    frame::FrameError,
+    mcp::McpRequest,
     status::{AgentProcess, AgentState},
 };
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
@@ -20,6 +26,9 @@ use std::{
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
+
+/// How long the auditor's socket may take to take a worker's line.
+const LINE_TIME: Duration = Duration::from_secs(2);
 
 /// See the module.
 #[derive(Debug)]
@@ -59,6 +68,8 @@ struct Inner {
     worker: Option<UnixStream>,
     /// The worker itself, to end it.
     handle: Option<OwnedFd>,
+    /// The worker's lines to the auditor.
+    tools_lines: ToolsLines,
 }
 
 impl WorkerSupervisor {
@@ -81,6 +92,7 @@ impl WorkerSupervisor {
             counts: AgentCounts::default(),
             worker: None,
             handle: None,
+            tools_lines: ToolsLines::default(),
             plan,
         };
         let name = inner.plan.config.name.clone();
@@ -200,6 +212,24 @@ impl WorkerSupervisor {
         self.inner().complaint = Some(worker_process::printable_reason(why));
     }
 
+    /// A line to the auditor for the worker, of this user's agent. The one of before ends: a worker has one, so that no worker takes
+    /// the places of others there.
+    ///
+    /// # Errors
+    /// In words.
+    pub(super) fn tools_line(&self, owner: u32) -> Result<UnixStream, String> {
+        self.inner().tools_lines.make_room()?;
+        let request = McpRequest::AgentTools { agent: self.name.clone(), owner: Some(owner) };
+        let connect = || {
+            let mut conn = Conn::connect(&self.paths.mcp_socket(), LINE_TIME).map_err(FrameError::from_io)?;
+            conn.send(&request)?;
+            let line = conn.into_stream();
+            self.inner().tools_lines.give(&line).map_err(FrameError::from_io)?;
+            Ok::<_, FrameError>(line)
+        };
+        connect().map_err(|error| format!("the auditor cannot be reached: {}", chain(&error)))
+    }
+
     /// Runs until [`Self::stop`].
     pub(super) fn run<E: Enforcer>(&self, server: &Server<E>) {
         let mut sockets = None;
@@ -214,6 +244,7 @@ impl WorkerSupervisor {
             let ended = self.run_worker(server, &plan, &mut sockets);
             let mut inner = self.inner();
             (inner.pid, inner.worker, inner.handle) = (None, None, None);
+            inner.tools_lines = ToolsLines::default();
             inner.counts.worker.runtime = false;
             inner.counts.worker.busy = false;
             if inner.stop || inner.renewed {
@@ -349,10 +380,7 @@ mod tests {
     use super::*;
     use crate::agents::plan::tests::config;
     use ringfence_supervise::worker::SETUP_TIMEOUT;
-    use ringfence_wire::{
-        agent::{MAX_ORDER, ToWorker},
-        conn::Conn,
-    };
+    use ringfence_wire::agent::{MAX_ORDER, ToWorker};
     use std::io::{ErrorKind, Write};
 
     #[test]
@@ -383,5 +411,32 @@ mod tests {
         let order = Conn::new(told, SETUP_TIMEOUT, MAX_ORDER).receive::<ToWorker>().expect("an order");
         assert!(matches!(order, ToWorker::Stop));
         drop(worker);
+    }
+
+    #[test]
+    fn a_worker_s_line_is_about_its_own_agent_and_the_one_before_ends() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let nowhere = || "/nonexistent".into();
+        let paths =
+            Paths { runtime: dir.path().to_owned(), state: nowhere(), config: nowhere(), pins: nowhere() };
+        let plan = Plan::new(config());
+        let name = plan.config.name.clone();
+        let supervisor = WorkerSupervisor::new(&paths, plan, Store::new(None, Vec::new()));
+        assert!(supervisor.tools_line(7).expect_err("nobody is there").contains("cannot be reached"));
+        let auditor = std::os::unix::net::UnixListener::bind(paths.mcp_socket()).expect("a socket");
+        let line = || {
+            let given = supervisor.tools_line(7).expect("a line");
+            let taken = auditor.accept().expect("a connection").0;
+            let mut conn = Conn::new(taken, SETUP_TIMEOUT, MAX_ORDER);
+            let said = conn.receive::<McpRequest>().expect("a request");
+            assert_eq!(said, McpRequest::AgentTools { agent: name.clone(), owner: Some(7) });
+            (given, conn)
+        };
+        let (_first, mut first) = line();
+        let (_second, second) = line();
+        assert!(matches!(first.receive::<McpRequest>(), Err(FrameError::Closed)));
+        second.stream().set_nonblocking(true).expect("a flag");
+        let still = std::io::Read::read(&mut second.stream(), &mut [0]).expect_err("nothing yet");
+        assert_eq!(still.kind(), ErrorKind::WouldBlock, "the control");
     }
 }

@@ -1,6 +1,10 @@
 //! What goes over a link and comes back: questions and reports as they wait, answers by their numbers, orders.
 
-use crate::{access::WithDescriptors, frame::FrameReader, service::OrderAssembler};
+use crate::{
+    access::WithDescriptors,
+    frame::FrameReader,
+    service::{OrderAssembler, next},
+};
 use ringfence_wire::{
     agent::{Answer, ToCore, ToWorker},
     frame::framed,
@@ -20,6 +24,9 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
+/// An answer, and what comes beside it.
+pub(super) type Answered = (Answer, Option<OwnedFd>);
+
 /// What is to be said.
 pub(super) struct Question {
     /// Its number is given when it is sent.
@@ -27,7 +34,7 @@ pub(super) struct Question {
     /// What goes beside it.
     pub(super) descriptors: Vec<OwnedFd>,
     /// Hears the answer.
-    pub(super) answer: Option<oneshot::Sender<Answer>>,
+    pub(super) answer: Option<oneshot::Sender<Answered>>,
     /// Hears that it was written.
     pub(super) written: Option<oneshot::Sender<()>>,
 }
@@ -55,12 +62,12 @@ impl Waits for mpsc::Receiver<Question> {
 #[derive(Default)]
 struct Waiting {
     last: u64,
-    answers: HashMap<u64, oneshot::Sender<Answer>>,
+    answers: HashMap<u64, oneshot::Sender<Answered>>,
 }
 
 impl Waiting {
     /// Gives a question its number, before it can be answered. Who gave up waiting is forgotten.
-    fn number(&mut self, what: &mut ToCore, answer: Option<oneshot::Sender<Answer>>) {
+    fn number(&mut self, what: &mut ToCore, answer: Option<oneshot::Sender<Answered>>) {
         self.answers.retain(|_, waits| !waits.is_closed());
         let number = match what {
             ToCore::Speaker { number }
@@ -69,7 +76,8 @@ impl Waiting {
             | ToCore::Tie { number, .. }
             | ToCore::CouldBeTied { number, .. }
             | ToCore::DeniedSoFar { number }
-            | ToCore::DenialsOf { number, .. } => number,
+            | ToCore::DenialsOf { number, .. }
+            | ToCore::ToolsLine { number } => number,
             ToCore::Ready
             | ToCore::Failed(_)
             | ToCore::Status(_)
@@ -109,8 +117,10 @@ pub(super) async fn run(
             };
             match serde_json::from_slice::<ToWorker>(&body) {
                 Ok(ToWorker::Answer { number, answer }) => {
+                    let beside =
+                        matches!(answer, Answer::ToolsLine).then(|| next(&descriptors)).transpose()?;
                     // Late: nobody waits for it any more.
-                    lock().answers.remove(&number).map(|waits| waits.send(answer));
+                    lock().answers.remove(&number).map(|waits| waits.send((answer, beside)));
                 }
                 Ok(ToWorker::Stop) => stop.cancel(),
                 Ok(order) => match &mut assembler {

@@ -3,6 +3,7 @@
 //! A server is connected to when its tools are first needed, and the connection is kept. When it drops, it is made anew
 //! once for each thing that was to be done. What a server says is bounded in size and time.
 
+pub(crate) mod line;
 pub mod pins;
 mod result;
 mod session;
@@ -14,7 +15,8 @@ use super::{
     remote::{Later, RemoteResult, RemoteTool, RemoteTools},
     rpc::Tool,
 };
-use pins::Pins;
+use line::{Host, ToolsLine};
+use pins::{Pins, Told};
 use ringfence_credentials::Secret;
 use ringfence_policy::agents::registry::Mcp;
 use serde_json::value::RawValue;
@@ -30,6 +32,9 @@ use tokio::{sync::Mutex, task::JoinSet};
 /// Longest name of a tool; providers take no longer one.
 const MAX_NAME: usize = 64;
 
+/// Longest address of a server that the auditor is told, bytes.
+const LONGEST_ADDRESS: usize = 1000;
+
 /// How long turns go without a server's tools before they are asked for again: at first, and at most.
 const FIRST_PAUSE: Duration = Duration::from_secs(2);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
@@ -38,17 +43,22 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 pub(crate) struct Servers {
     servers: Vec<Arc<Server>>,
     pins: Pins,
+    line: ToolsLine,
     redactor: Redactor,
-    /// The pins' file as it was when tools were last listed.
-    listed: Blocking<Option<pins::Stamp>>,
+    /// The pins' file as it was when tools were last listed, and the number of the line's news.
+    listed: Blocking<(Option<pins::Stamp>, u64)>,
 }
 
 impl Servers {
-    /// For these sections, each with its token. `pins` is the file that remembers what tools looked like.
+    /// For these sections, each with its token. `pins` is the file that remembers what is pinned while the auditor cannot be
+    /// asked, by way of `host`.
     ///
     /// # Errors
     /// The HTTP client cannot be made.
-    pub(crate) fn new(sections: Vec<(Mcp, Option<Secret>)>, pins: PathBuf) -> Result<Self, reqwest::Error> {
+    pub(crate) fn new(
+        sections: Vec<(Mcp, Option<Secret>)>,
+        (pins, host): (PathBuf, Host),
+    ) -> Result<Self, reqwest::Error> {
         let redactor = Redactor::new(sections.iter().filter_map(|(_, token)| token.as_ref()));
         let client = session::http_client()?;
         let servers = sections
@@ -65,11 +75,13 @@ impl Servers {
                 })
             })
             .collect();
-        Ok(Self { servers, pins: Pins::new(pins), redactor, listed: Blocking::default() })
+        let pins = Pins::new(pins);
+        let line = ToolsLine::new(host, pins.clone());
+        Ok(Self { servers, pins, line, redactor, listed: Blocking::default() })
     }
 
     async fn list_all(&self) -> Result<Vec<RemoteTool>, String> {
-        let stamp = self.pins.stamp();
+        let (stamp, news) = (self.pins.stamp(), self.line.news());
         let mut running = JoinSet::new();
         for (at, server) in self.servers.iter().cloned().enumerate() {
             running.spawn(async move { (at, server.list_if_there().await) });
@@ -83,17 +95,18 @@ impl Servers {
         for (server, list) in self.servers.iter().zip(lists) {
             let name = &server.section.name;
             let Some(list) = list.map_err(|why| format!("[mcp.{name}]: {why}"))? else { continue };
-            let tools = list.into_iter().map(|tool| self.cleaned(tool)).collect();
+            let tools: Vec<Tool> = list.into_iter().map(|tool| self.cleaned(tool)).collect();
+            let told = self.tell(&server.section, &tools).await?;
             let (pins, of) = (self.pins.clone(), name.clone());
-            let judged = tokio::task::spawn_blocking(move || pins.judge(&of, tools)).await;
-            let judged = judged.map_err(|e| e.to_string())?.map_err(|e| ringfence_base::error::chain(&e))?;
+            let judge = move || pins.judge(&of, tools, told.as_ref());
+            let judged = blocking(judge).await?;
             for (tool, why) in &judged.unjudged {
                 tracing::warn!("[mcp.{name}]: the tool {tool:?} is left out: {why}");
             }
             for tool in &judged.changed {
                 tracing::warn!(
                     "[mcp.{name}]: the tool {tool:?} is not what it was when it was first used; it is left out until it is \
-                     approved: `ringfence agent pin`"
+                     approved: `ringfence agent pin`, or `ringfence mcp pin`"
                 );
             }
             all.extend(
@@ -102,8 +115,21 @@ impl Servers {
         }
         // Pinning for the first time changes the file, too: that is no news.
         let stamp = if self.pins.wrote_since(&stamp) { self.pins.stamp() } else { stamp };
-        *self.listed.lock().unwrap_or_else(PoisonError::into_inner) = stamp;
+        *self.listed.lock().unwrap_or_else(PoisonError::into_inner) = (stamp, news);
         Ok(all)
+    }
+
+    /// Tells the auditor what a server lists. What is pinned of that, as far as it says.
+    async fn tell(&self, section: &Mcp, tools: &[Tool]) -> Result<Option<Told>, String> {
+        let (pins, of, tools) = (self.pins.clone(), section.name.clone(), tools.to_vec());
+        let seen = blocking(move || pins.seen(&of, &tools)).await?;
+        let mut address = section.url.clone();
+        // There may be a password or a token in these.
+        let _ = (address.set_username(""), address.set_password(None));
+        address.set_query(None);
+        let address = ringfence_redact::redact(&self.redactor.text(address.as_str())).into_owned();
+        let address = &address[..address.floor_char_boundary(LONGEST_ADDRESS)];
+        Ok(self.line.tell(&section.name, address, seen).await)
     }
 
     fn cleaned(&self, mut tool: Tool) -> Tool {
@@ -133,8 +159,18 @@ impl RemoteTools for Servers {
 
     fn is_stale(&self) -> bool {
         let listed = *self.listed.lock().unwrap_or_else(PoisonError::into_inner);
-        self.servers.iter().any(|server| server.is_stale()) || listed != self.pins.stamp()
+        self.servers.iter().any(|server| server.is_stale())
+            || listed != (self.pins.stamp(), self.line.news())
+            || self.line.is_due()
     }
+}
+
+/// Work on the pins' file, beside the runtime.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, pins::Error> + Send + 'static,
+) -> Result<T, String> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|error| error.to_string())?.map_err(|error| ringfence_base::error::chain(&error))
 }
 
 fn failed(why: &str) -> RemoteResult {

@@ -3,9 +3,13 @@
 //! A thread hears it from its start to its end; what it says is numbers and a sentence. It is told things one after another,
 //! and nobody waits for that: one that does not read holds up nobody else.
 
-use ringfence_supervise::worker::{self as worker_process, Credentials, WorkerSetup};
+use crate::commands;
+use ringfence_supervise::{
+    tools_line::ToolsLines,
+    worker::{self as worker_process, Credentials, WorkerSetup},
+};
 use ringfence_wire::{
-    agent::{AgentCounts, Replacement, ToCore, ToWorker},
+    agent::{AgentCounts, Answer, Replacement, ToCore, ToWorker},
     frame::FrameError,
 };
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
@@ -100,16 +104,42 @@ impl WorkerProcess {
         let (link, linked) = oneshot::channel();
         let is_ending = Arc::<AtomicBool>::default();
         let (agent, ends) = (agent.to_owned(), Arc::clone(&is_ending));
+        let answers = orders.clone().downgrade();
         let run = move || {
             let tell = |what| {
                 // Nobody hears it where the service ends.
                 let _ = events.blocking_send(Event { agent: agent.clone(), worker: number, what });
             };
+            let mut lines = ToolsLines::default();
+            let mut tools_line = |number| {
+                let given = lines.make_room().and_then(|()| commands::tools_line(&agent));
+                let given = given.and_then(|line| {
+                    lines.give(&line).map_err(|error| error.to_string())?;
+                    Ok(line)
+                });
+                let (answer, beside) = match given {
+                    Ok(line) => (Answer::ToolsLine, vec![line.into()]),
+                    Err(why) => (Answer::Refused(why), Vec::new()),
+                };
+                // After what it is told already: nothing begins inside of that.
+                let what = ToWorker::Answer { number, answer };
+                let order = Order { what, beside, credentials: Vec::new() };
+                if let Some(answers) = answers.upgrade() {
+                    // One that reads nothing goes on without.
+                    let _ = answers.try_send(order);
+                }
+            };
             let ended = worker_process::supervise(
                 process,
                 setup,
                 |worker| drop(worker.try_clone().map(|worker| link.send(worker))),
-                |_, said, _| handle_message(said, &tell, &count),
+                |_, said, _| match said {
+                    ToCore::ToolsLine { number } => {
+                        tools_line(number);
+                        Ok(())
+                    }
+                    said => handle_message(said, &tell, &count),
+                },
                 || ends.load(Ordering::Acquire),
             );
             let (Ok(how) | Err(how)) = ended;
@@ -190,6 +220,7 @@ fn handle_message(
         | ToCore::CouldBeTied { .. }
         | ToCore::DeniedSoFar { .. }
         | ToCore::DenialsOf { .. }
+        | ToCore::ToolsLine { .. }
         | ToCore::Report(_)
         | ToCore::Behind { .. } => {
             return Err(FrameError::from_io(io::Error::other("it asks for what only the daemon does")));

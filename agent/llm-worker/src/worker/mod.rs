@@ -12,6 +12,7 @@ use super::{
     credentials::Credentials,
     frame::Counters,
     http, limits,
+    mcp::line::Host,
     redact::Redactor,
     remote,
     report::Reporter,
@@ -76,10 +77,10 @@ impl Ready {
     /// [`Error`].
     pub fn read(config: &AgentConfig, home: &Home) -> Result<Self, Error> {
         let credentials = Credentials::read(config)?;
-        Self::new(config, &credentials, home.log(&config.name), home.pins(&config.name))
+        Self::new(config, &credentials, home.log(&config.name), (home.pins(&config.name), Host::default()))
     }
 
-    /// With the log and the pins of MCP tools at these places. Blocks: certificates are read.
+    /// With the log and the pins of MCP tools at these places; by way of the latter's host the auditor is asked. Blocks: certificates are read.
     ///
     /// # Errors
     /// [`Error`].
@@ -87,7 +88,7 @@ impl Ready {
         config: &AgentConfig,
         credentials: &Credentials,
         log: PathBuf,
-        pins: PathBuf,
+        pins: (PathBuf, Host),
     ) -> Result<Self, Error> {
         let of = |of| credentials.of(&of);
         let provider = Provider::new(&config.llm, of(CredentialOwner::Llm), of(CredentialOwner::Account))

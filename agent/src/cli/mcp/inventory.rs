@@ -14,10 +14,11 @@ use std::{
     process::ExitCode,
 };
 
-/// Lists the MCP servers that sessions had, with versions, tools, calls and changes.
+/// Lists the MCP servers that sessions and agents had, with versions, tools, calls and changes.
 ///
 /// A server is a name and the command that is started under it: another command under the same name is another server, and is
-/// said to be one. With SERVER, its tools are listed and what changed in them.
+/// said to be one. A server of an agent's is AGENT/SERVER, and has an address; its calls are in `ringfence events trace`. With
+/// SERVER, its tools are listed and what changed in them.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   ringfence mcp inventory
@@ -178,6 +179,9 @@ fn state(tool: &Value) -> String {
 }
 
 fn named(row: &Value) -> String {
+    if let Some(agent) = row["agent"].as_str() {
+        return format!("{}/{}", printable(agent), cell(&row["name"]));
+    }
     let inside = if row["contained"] == 1 { " (in a container)" } else { "" };
     format!("{}{inside}", cell(&row["name"]))
 }

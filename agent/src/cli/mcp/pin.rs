@@ -22,8 +22,8 @@ use std::{
 /// get the server's list without the tool, and its calls are refused, until you approve the change. What a description should
 /// not have (characters that cannot be seen, instructions to the model, other servers' tools) raises the risk of the tool's
 /// calls until you approve it. You approve exactly what you were shown: name its hash, or answer the question on a terminal.
-/// Processes that the MCP client started may not decide, nor processes in a container. Tools of your own agents' servers:
-/// `ringfence agent pin`.
+/// Processes that the MCP client started may not decide, nor processes in a container. Tools of agents' servers are among them, as
+/// AGENT/SERVER/TOOL; the agent has them, or not, from its next turn on.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Exit status:
   0  nothing waits, or the decision is made
@@ -93,7 +93,9 @@ fn pending(places: &Places, named: Option<&str>) -> anyhow::Result<Vec<Value>> {
 /// Whether a tool is the one that is named: by its server's name or number, and as it is or as it is shown.
 fn is_named(row: &Value, name: &str) -> bool {
     let number = row["server"].to_string();
-    let servers = [row["server_name"].as_str().unwrap_or_default(), &cell(&row["server_name"]), &number];
+    let of_agent = format!("{}/{}", row["agent"].as_str().unwrap_or_default(), cell(&row["server_name"]));
+    let servers =
+        [row["server_name"].as_str().unwrap_or_default(), &cell(&row["server_name"]), &number, &of_agent];
     let tools = [row["tool"].as_str().unwrap_or_default(), &cell(&row["tool"])];
     servers.iter().any(|server| {
         let tool = name.strip_prefix(server).and_then(|rest| rest.strip_prefix('/'));
@@ -174,6 +176,8 @@ fn decide(places: &Places, db: Option<&str>, named: &str, approve: bool) -> anyh
 /// A tool that waits, and the command that approves exactly this.
 fn shown(row: &Value, db: Option<&str>) -> String {
     let name = format!("{}/{}", cell(&row["server_name"]), cell(&row["tool"]));
+    // An agent's server is not the one that the user's clients have under this name.
+    let name = row["agent"].as_str().map_or(name.clone(), |agent| format!("{}/{name}", printable(agent)));
     let since = cell(&row["since"]);
     let (mut text, body) = if row["changed"] == true {
         let parts: Vec<&str> =

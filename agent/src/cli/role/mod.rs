@@ -5,7 +5,7 @@ mod daemon;
 pub(crate) use daemon::{Args as DaemonArgs, run as daemon};
 
 use ringfence_auditor::Retention;
-use ringfence_client::places::Places;
+use ringfence_client::{places::Places, sessions as client};
 use ringfence_interceptor::forward;
 use std::{path::PathBuf, process::ExitCode};
 
@@ -49,7 +49,14 @@ pub(crate) fn llm_worker() -> anyhow::Result<ExitCode> {
 /// `ringfence llm-commands`.
 pub(crate) fn llm_commands() -> anyhow::Result<ExitCode> {
     prepare();
-    ringfence_llm_worker::commands::serve()?;
+    ringfence_llm_worker::commands::serve(|request| {
+        let connect = || -> anyhow::Result<_> {
+            let mut conn = client::connect(&Places::find(None)?, client::DEFAULT_PORT)?;
+            conn.send(request)?;
+            Ok(conn.into_stream())
+        };
+        connect().map_err(|error| format!("{error:#}"))
+    })?;
     Ok(ExitCode::SUCCESS)
 }
 

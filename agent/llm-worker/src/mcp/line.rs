@@ -1,0 +1,276 @@
+//! The line to the auditor, which has what is pinned of all tools: each list is told it, and what it answers counts.
+//!
+//! The supervisor makes the connection. Without one, and until there is one again, this agent's file says what was pinned last.
+
+use super::pins::{Pins, Told};
+use crate::{core_client::CoreClient, frame::FrameReader};
+use ringfence_base::error::chain;
+use ringfence_wire::{
+    agent_tools::{SEEN_AT_ONCE, SeenTool, ToolsPinned, ToolsSeen},
+    frame::framed,
+    mcp::McpReply,
+};
+use std::{
+    collections::HashMap,
+    os::unix::net::UnixStream as StdStream,
+    sync::{
+        Arc, Mutex as Blocking, OnceLock, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+use tokio::{
+    io::AsyncWriteExt,
+    net::{
+        UnixStream,
+        unix::{OwnedReadHalf, OwnedWriteHalf},
+    },
+    sync::{Mutex, oneshot},
+    time::timeout,
+};
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+/// How long the auditor may take to answer. Its disk may be busy, and a turn waits.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// How long lists go without the auditor before it is tried again: at first, and at most.
+const FIRST_PAUSE: Duration = Duration::from_secs(2);
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+
+/// Whoever supervises the worker, once that is known.
+pub(crate) type Host = Arc<OnceLock<CoreClient>>;
+
+/// See the module.
+pub(super) struct ToolsLine {
+    host: Host,
+    link: Mutex<Option<Link>>,
+    away: Blocking<Option<Away>>,
+    news: Arc<News>,
+    pins: Pins,
+    last: AtomicU64,
+}
+
+/// A connection.
+struct Link {
+    write: OwnedWriteHalf,
+    shared: Arc<Shared>,
+    /// The task that reads ends with this.
+    _reads: DropGuard,
+}
+
+#[derive(Default)]
+struct Shared {
+    answers: Blocking<HashMap<u64, oneshot::Sender<Told>>>,
+    is_over: AtomicBool,
+}
+
+/// Counts what may have changed what is pinned.
+#[derive(Default)]
+struct News(AtomicU64);
+
+/// The auditor cannot be told.
+struct Away {
+    why: String,
+    again: (Instant, Duration),
+}
+
+impl ToolsLine {
+    pub(super) fn new(host: Host, pins: Pins) -> Self {
+        Self {
+            host,
+            link: Mutex::default(),
+            away: Blocking::default(),
+            news: Arc::default(),
+            pins,
+            last: AtomicU64::new(0),
+        }
+    }
+
+    /// A number that is another once what is pinned may have changed.
+    pub(super) fn news(&self) -> u64 {
+        self.news.0.load(Ordering::Acquire)
+    }
+
+    /// Whether the auditor could not be told, and it is time to try again.
+    pub(super) fn is_due(&self) -> bool {
+        let away = self.away.lock().unwrap_or_else(PoisonError::into_inner);
+        away.as_ref().is_some_and(|away| Instant::now() >= away.again.0)
+    }
+
+    /// Tells the auditor what a server lists, and gives what it has pinned of that; `None`: it cannot be told now.
+    pub(super) async fn tell(&self, server: &str, address: &str, tools: Vec<SeenTool>) -> Option<Told> {
+        let host = self.host.get()?;
+        let mut link = self.link.lock().await;
+        if link.as_ref().is_some_and(|link| link.shared.is_over.load(Ordering::Acquire)) {
+            *link = None;
+        }
+        if link.is_none() {
+            let away = self.away.lock().unwrap_or_else(PoisonError::into_inner);
+            if away.as_ref().is_some_and(|away| Instant::now() < away.again.0) {
+                return None;
+            }
+        }
+        match self
+            .told(
+                host,
+                &mut link,
+                ToolsSeen {
+                    number: self.last.fetch_add(1, Ordering::Relaxed) + 1,
+                    server: server.to_owned(),
+                    address: address.to_owned(),
+                    tools,
+                    more: false,
+                },
+            )
+            .await
+        {
+            Ok(told) => {
+                let mut away = self.away.lock().unwrap_or_else(PoisonError::into_inner);
+                if away.take().is_some() {
+                    tracing::info!("the auditor says again what is pinned of MCP tools");
+                }
+                Some(told)
+            }
+            Err(why) => {
+                *link = None;
+                self.is_away(why);
+                None
+            }
+        }
+    }
+
+    async fn told(
+        &self,
+        host: &CoreClient,
+        place: &mut Option<Link>,
+        seen: ToolsSeen,
+    ) -> Result<Told, String> {
+        let link = match place {
+            Some(link) => link,
+            None => place.insert(self.connect(host).await?),
+        };
+        let (answer, answered) = oneshot::channel();
+        link.shared.answers.lock().unwrap_or_else(PoisonError::into_inner).insert(seen.number, answer);
+        let talk = async {
+            for part in parts(seen) {
+                let body = serde_json::to_vec(&part).map_err(|error| error.to_string())?;
+                let frame = framed(&body).map_err(|error| error.to_string())?;
+                link.write.write_all(&frame).await.map_err(|error| error.to_string())?;
+            }
+            answered.await.map_err(|_| "it closed the connection".to_owned())
+        };
+        timeout(PATIENCE, talk)
+            .await
+            .unwrap_or_else(|_| Err(format!("it did not answer within {PATIENCE:?}")))
+    }
+
+    async fn connect(&self, host: &CoreClient) -> Result<Link, String> {
+        let line = host.tools_line().await.map_err(|error| error.to_string())?;
+        let line = StdStream::from(line);
+        line.set_nonblocking(true).map_err(|error| error.to_string())?;
+        let (read, write) = UnixStream::from_std(line).map_err(|error| error.to_string())?.into_split();
+        let mut reader = FrameReader::new(read);
+        let first = reader.next(Some(PATIENCE)).await.map_err(|error| chain(&error))?;
+        match serde_json::from_slice(&first) {
+            Ok(McpReply::Linked) => {}
+            Ok(McpReply::Failed(failure)) => return Err(failure.error),
+            _ => {
+                return Err("it answers something else than was asked; is it of the same version?".to_owned());
+            }
+        }
+        let (shared, stop) = (Arc::<Shared>::default(), CancellationToken::new());
+        let reading = read_all(reader, Arc::clone(&shared), Arc::clone(&self.news), self.pins.clone());
+        let stopped = stop.clone();
+        tokio::spawn(async move {
+            tokio::select! {
+                () = reading => {}
+                () = stopped.cancelled() => {}
+            }
+        });
+        Ok(Link { write, shared, _reads: stop.drop_guard() })
+    }
+
+    fn is_away(&self, why: String) {
+        let mut away = self.away.lock().unwrap_or_else(PoisonError::into_inner);
+        // Whoever reads the log is told once.
+        if away.as_ref().is_none_or(|before| before.why != why) {
+            tracing::warn!(
+                "the auditor cannot be told of MCP tools, and what this agent's file says is pinned counts until it can be: {why}"
+            );
+        }
+        let pause = away.as_ref().map_or(FIRST_PAUSE, |before| before.again.1 * 2).min(LONGEST_PAUSE);
+        *away = Some(Away { why, again: (Instant::now() + pause, pause) });
+    }
+}
+
+/// Hears the auditor until it ends.
+async fn read_all(mut reader: FrameReader<OwnedReadHalf>, shared: Arc<Shared>, news: Arc<News>, pins: Pins) {
+    while let Ok(body) = reader.next(None).await {
+        let Ok(ToolsPinned { number, server, tools }) = serde_json::from_slice(&body) else { break };
+        let told: Told = tools.into_iter().map(|tool| (tool.name, tool.sha256)).collect();
+        let waits = shared.answers.lock().unwrap_or_else(PoisonError::into_inner).remove(&number);
+        match waits {
+            Some(waits) => drop(waits.send(told)),
+            None if number == 0 => {
+                // Somebody decided: whoever asks for what waits sees it before the next turn, which lists again.
+                let pins = pins.clone();
+                let settled = tokio::task::spawn_blocking(move || pins.settle(&server, &told)).await;
+                if let Ok(Err(error)) = settled {
+                    tracing::warn!("{}", chain(&error));
+                }
+                news.0.fetch_add(1, Ordering::Release);
+            }
+            None => {}
+        }
+    }
+    shared.is_over.store(true, Ordering::Release);
+    // Nobody answers those any more; and the next turn finds another line.
+    shared.answers.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    news.0.fetch_add(1, Ordering::Release);
+}
+
+/// A list in parts that are short enough.
+fn parts(seen: ToolsSeen) -> Vec<ToolsSeen> {
+    let part = |tools| ToolsSeen {
+        number: seen.number,
+        server: seen.server.clone(),
+        address: seen.address.clone(),
+        tools,
+        more: true,
+    };
+    let (mut parts, mut tools, mut bytes) = (Vec::new(), Vec::new(), 0);
+    for tool in seen.tools {
+        bytes += tool.now.text.len() + tool.trusted.as_ref().map_or(0, |trusted| trusted.text.len());
+        tools.push(tool);
+        if bytes >= SEEN_AT_ONCE {
+            parts.push(part(std::mem::take(&mut tools)));
+            bytes = 0;
+        }
+    }
+    let last = part(tools);
+    parts.push(ToolsSeen { more: false, ..last });
+    parts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ringfence_wire::agent_tools::{MAX_SEEN, SeenDefinition};
+
+    #[test]
+    fn a_long_list_goes_in_parts_of_which_the_last_says_so() {
+        // Of the longest definitions, of which every byte is escaped.
+        let definition = || SeenDefinition { sha256: "0".repeat(64), text: "\"".repeat(256 << 10) };
+        let tool = |n: u32| SeenTool { name: n.to_string(), now: definition(), trusted: Some(definition()) };
+        let seen =
+            |tools| ToolsSeen { number: 1, server: "s".into(), address: "a".into(), tools, more: false };
+        let all = parts(seen((0..5).map(tool).collect()));
+        assert!(all.len() > 1 && all.iter().rev().skip(1).all(|part| part.more) && !all.last().unwrap().more);
+        for part in &all {
+            let frame = serde_json::to_vec(part).unwrap().len();
+            assert!(frame < MAX_SEEN, "{frame}");
+        }
+        let names: Vec<String> = all.into_iter().flat_map(|part| part.tools).map(|tool| tool.name).collect();
+        assert_eq!(names, ["0", "1", "2", "3", "4"]);
+        assert_eq!(parts(seen(Vec::new())).len(), 1, "an empty list is one, too");
+    }
+}
