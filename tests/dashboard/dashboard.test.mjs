@@ -160,6 +160,39 @@ test("a changed tool is shown with what changed, kept from the client, and appro
   await page.getByText("No server yet").waitFor();
 });
 
+test("an agent's tools are shown with whose they are, and what is decided goes back to its worker", async () => {
+  const page = await openLive(`${home.link}`);
+  const worker = await home.worker("reviewer");
+  const seen = (number, description) => worker.say({
+    number, server: "github", address: "https://mcp.example.org/",
+    tools: [{ name: "create_issue", now: { sha256: String(number).repeat(64), text: JSON.stringify({ name: "create_issue", description }) } }],
+  });
+  assert.equal((await seen(1, "Creates one")).tools[0].sha256, "1".repeat(64));
+  assert.equal((await seen(2, "Creates <b>two</b>")).tools[0].sha256, "1".repeat(64), "it waits");
+  await page.locator("#pending-tools").getByText("A tool").waitFor();
+  await page.locator("#pending-tools a").click();
+  const card = page.locator("#pins .card");
+  await card.getByText("reviewer/github", { exact: true }).waitFor();
+  await card.getByText("+description: Creates <b>two</b>").waitFor();
+  await card.getByText("Server of the agent").waitFor();
+  const line = page.locator("#servers tbody tr");
+  await line.getByText("reviewer/github").waitFor();
+  await line.getByText("agent", { exact: true }).waitFor();
+  await card.getByRole("button", { name: "Approve" }).click();
+  await page.getByText("create_issue is approved.").waitFor();
+  const told = await worker.hear();
+  assert.deepEqual([told.number, told.server, told.tools[0].sha256], [0, "github", "2".repeat(64)]);
+  // News of an agent's come while one looks.
+  await seen(3, "Creates three");
+  await card.getByText("+description: Creates three").waitFor();
+  await card.getByRole("button", { name: "Reject" }).click();
+  await page.getByText("create_issue is rejected.").waitFor();
+  assert.equal((await worker.hear()).tools[0].sha256, "2".repeat(64));
+  await line.getByRole("link", { name: "reviewer/github" }).click();
+  await page.locator('#server tr[data-tool="create_issue"]').getByText("rejected").waitFor();
+  worker.end();
+});
+
 test("a call with the longest name there is, and words without a space, is decided like any other", async () => {
   const page = await openLive();
   const files = await client("files");

@@ -2,6 +2,7 @@
 import { spawn, spawnSync } from "node:child_process";
 import { createHash, randomUUID } from "node:crypto";
 import { existsSync, mkdirSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from "node:fs";
+import { connect } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { createInterface } from "node:readline";
@@ -60,6 +61,31 @@ export class Home {
     const url = new URL(this.link);
     this.port = Number(url.port);
     this.token = url.hash.slice("#token=".length);
+  }
+
+  /** The line of an agent's worker to the auditor, as its supervisor makes it. */
+  async worker(agent) {
+    const sockets = join(this.dir, "ringfence");
+    const socket = connect(join(sockets, readdirSync(sockets).find((name) => name.endsWith(".sock"))));
+    let received = Buffer.alloc(0);
+    socket.on("data", (bytes) => (received = Buffer.concat([received, bytes])));
+    const send = (message) => {
+      const body = Buffer.from(JSON.stringify(message));
+      const header = Buffer.alloc(4);
+      header.writeUInt32BE(body.length);
+      socket.write(Buffer.concat([header, body]));
+    };
+    const hear = async () => {
+      const length = await eventually("the auditor says something", () =>
+        received.length >= 4 && received.length >= 4 + received.readUInt32BE() && received.readUInt32BE());
+      const message = JSON.parse(received.subarray(4, 4 + length));
+      received = received.subarray(4 + length);
+      return message;
+    };
+    send({ request: "agent_tools", agent });
+    const { reply } = await hear();
+    if (reply !== "linked") throw new Error(`the auditor answers a worker with ${reply}`);
+    return { hear, say: async (message) => (send(message), hear()), end: () => socket.destroy() };
   }
 
   async stopAuditor() {
