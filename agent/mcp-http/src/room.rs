@@ -41,6 +41,18 @@ impl Room {
         Self { of: Arc::clone(&self.of), has: None }
     }
 
+    /// Holds what another held as well; of other rooms, that is given back.
+    pub(crate) fn join(&mut self, other: Self) {
+        if !Arc::ptr_eq(&self.of, &other.of) {
+            return;
+        }
+        match (&mut self.has, other.has) {
+            (Some(has), Some(more)) => has.merge(more),
+            (None, more) => self.has = more,
+            (Some(_), None) => {}
+        }
+    }
+
     /// Makes it hold so many bytes: more or less than before.
     ///
     /// # Errors
@@ -79,6 +91,20 @@ mod tests {
         drop(other);
         one.set(10 * UNIT).unwrap();
         one.set(0).unwrap();
+        rooms.one().set(10 * UNIT).unwrap();
+    }
+
+    #[test]
+    fn what_is_handed_over_need_not_be_found_again() {
+        let rooms = Rooms::new(10 * UNIT);
+        let (mut kept, mut found) = (rooms.one(), rooms.one());
+        kept.set(4 * UNIT - 1).unwrap();
+        found.set(6 * UNIT - 1).unwrap();
+        assert_eq!(kept.set(10 * UNIT - 2), Err(Full), "the control");
+        kept.join(found);
+        kept.set(10 * UNIT - 2).unwrap();
+        assert_eq!(rooms.one().set(1), Err(Full));
+        kept.set(0).unwrap();
         rooms.one().set(10 * UNIT).unwrap();
     }
 }

@@ -252,7 +252,8 @@ fn without_sessions_a_client_that_goes_calls_off_what_it_asked() {
 #[test]
 fn a_session_that_does_nothing_ends() {
     let home = Home::new();
-    let endpoint = Endpoint::of_keeping_server(&home, &["--idle-timeout", "10"]);
+    // So long that a slow machine begins it before the end, too.
+    let endpoint = Endpoint::of_keeping_server(&home, &["--idle-timeout", "20"]);
     let session = endpoint.begin();
     let ask = || {
         endpoint
@@ -320,6 +321,32 @@ fn a_session_whose_calls_were_called_off_or_left_alone_ends() {
     });
     for session in [&first, &second] {
         assert_eq!(call(session, 7, "read_now").status, 404);
+    }
+}
+
+#[test]
+fn a_session_whose_server_reads_no_more_ends() {
+    let home = Home::new();
+    let server = r#"IFS= read -r line; printf '%s\n' '{"jsonrpc":"2.0","id":0,"result":{"protocolVersion":"2025-06-18"}}'
+      exec sleep 600"#;
+    let endpoint = Endpoint::start(&home, &[], &["--", "sh", "-c", server]);
+    let session = endpoint.begin();
+    let headers = [("Mcp-Session-Id", session.as_str())];
+    let mut waits = Vec::new();
+    for id in 1..=2 {
+        let mut body: Value = serde_json::from_str(&call(id, "read_it")).expect("JSON");
+        body["params"]["arguments"]["a"] = json!("x".repeat(200_000));
+        waits.push(endpoint.ask("POST", &headers, &body.to_string()));
+    }
+    assert_eq!(endpoint.ask("DELETE", &headers, "").status, 200);
+    let pid = i32::try_from(endpoint.child.id()).expect("a pid");
+    eventually("its processes are gone", || {
+        let auditors = home.auditors();
+        crate::support::descendants(pid).iter().all(|pid| auditors.contains(pid)).then_some(())
+    });
+    for (id, mut answer) in (1..).zip(waits) {
+        let (_, message) = answer.event();
+        assert!(message.contains(&format!("\"id\":{id}")) && message.contains("error"), "{message}");
     }
 }
 

@@ -7,28 +7,53 @@ use ringfence_session::{
 use serde_json::json;
 use std::{
     ffi::OsString,
-    io::{self, Write as _},
+    io,
+    os::fd::OwnedFd,
     process::{Command, Stdio},
     sync::{Arc, Mutex, PoisonError},
     thread,
+    time::Duration,
 };
-use tokio::sync::mpsc;
+use tokio::{io::AsyncWriteExt as _, net::unix::pipe, sync::mpsc, time};
 use tokio_util::sync::CancellationToken;
 
 /// Lines that wait for the process to read them.
 const WAITING: usize = 1;
+/// How long it may still read what was sent to it before it was to end.
+const GRACE: Duration = Duration::from_secs(10);
 
 /// A process that was started. It ends when it is dropped: its standard input closes, as when a client ends.
 #[derive(Debug)]
 pub(super) struct Child {
-    stdin: Arc<Mutex<Option<mpsc::Sender<Vec<u8>>>>>,
+    input: Arc<Input>,
     /// Cancelled when it has ended.
     pub(super) ended: CancellationToken,
 }
 
+/// What goes to its standard input.
+#[derive(Debug)]
+struct Input {
+    lines: Mutex<Option<mpsc::Sender<Vec<u8>>>>,
+    closes: CancellationToken,
+}
+
+impl Input {
+    /// Takes no more, and closes when what there is was read: at the latest after [`GRACE`], also where nobody reads it.
+    fn close(&self) {
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner).take();
+        self.closes.cancel();
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
 impl Child {
-    /// Starts it. `each` gets its lines, on a thread that may wait, until it says that it wants no more, and `over` is called when
-    /// there are no more.
+    /// Starts it, within a runtime. `each` gets its lines, on a thread that may wait, until it says that it wants no more, and
+    /// `over` is called when there are no more.
     ///
     /// # Errors
     /// As fork(2) and execve(2).
@@ -41,21 +66,33 @@ impl Child {
         let (program, arguments) = command.split_first().ok_or(io::ErrorKind::NotFound)?;
         let mut child =
             Command::new(program).args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
-        let (Some(mut stdin), Some(stdout)) = (child.stdin.take(), child.stdout.take()) else {
+        let (Some(stdin), Some(stdout)) = (child.stdin.take(), child.stdout.take()) else {
             return Err(io::ErrorKind::BrokenPipe.into());
         };
+        let mut stdin = pipe::Sender::from_owned_fd(OwnedFd::from(stdin))?;
         let (sender, mut lines) = mpsc::channel::<Vec<u8>>(WAITING);
-        let stdin_of = Arc::new(Mutex::new(Some(sender)));
-        let input = Arc::clone(&stdin_of);
-        thread::spawn(move || {
-            while let Some(line) = lines.blocking_recv() {
-                if stdin.write_all(&line).and_then(|()| stdin.flush()).is_err() {
-                    return;
+        let closes = CancellationToken::new();
+        let input = Arc::new(Input { lines: Mutex::new(Some(sender)), closes: closes.clone() });
+        // Whoever reads nothing would hold the pipe open, and never see that its client is gone.
+        let patience = async move {
+            closes.cancelled().await;
+            time::sleep(GRACE).await;
+        };
+        tokio::spawn(async move {
+            let writes = async {
+                while let Some(line) = lines.recv().await {
+                    if stdin.write_all(&line).await.is_err() {
+                        return;
+                    }
                 }
+            };
+            tokio::select! {
+                () = writes => {}
+                () = patience => {}
             }
         });
         let ended = CancellationToken::new();
-        let is_over = ended.clone();
+        let (is_over, of_reader) = (ended.clone(), Arc::clone(&input));
         thread::spawn(move || {
             let mut lines = Lines::new(stdout, limit);
             loop {
@@ -77,16 +114,16 @@ impl Child {
             over();
             // It may have more to say, and wait for more: nobody reads it, and nobody sends any.
             drop(lines);
-            input.lock().unwrap_or_else(PoisonError::into_inner).take();
+            of_reader.close();
             let _ = child.wait();
             is_over.cancel();
         });
-        Ok(Self { stdin: stdin_of, ended })
+        Ok(Self { input, ended })
     }
 
     /// Sends a line, with its end. False: the process is gone.
     pub(super) async fn send(&self, line: Vec<u8>) -> bool {
-        let sender = self.stdin.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let sender = self.input.lines.lock().unwrap_or_else(PoisonError::into_inner).clone();
         match sender {
             Some(sender) => sender.send(line).await.is_ok(),
             None => false,
@@ -95,7 +132,7 @@ impl Child {
 
     /// Lets it end, as when a client ends.
     pub(super) fn end(&self) {
-        self.stdin.lock().unwrap_or_else(PoisonError::into_inner).take();
+        self.input.close();
     }
 }
 

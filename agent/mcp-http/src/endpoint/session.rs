@@ -14,7 +14,7 @@ use serde_json::json;
 use std::{
     collections::{BTreeMap, HashMap},
     ffi::OsString,
-    io,
+    io, mem,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, Weak,
         atomic::{AtomicBool, Ordering},
@@ -48,7 +48,7 @@ const LOOK: Duration = Duration::from_millis(20);
 /// A stream to a client.
 struct Stream {
     replay: Replay,
-    /// The last event that was sent to a client, as far as that is known.
+    /// The last event that a client's stream has taken.
     sent: u64,
     live: Option<mpsc::Sender<Item>>,
     /// Requests that it has still to answer.
@@ -208,7 +208,7 @@ impl Session {
             }
             let mut stream = Stream::new(self.rooms.one(), asks.len());
             if primes {
-                let at = stream.replay.push(Vec::new());
+                let at = stream.replay.push(Vec::new(), false);
                 stream.sent = at;
                 let (id, room) = (Some(event_id(number, at)), self.rooms.one());
                 let _ = live.try_send(Item { id, line: Vec::new(), _room: room });
@@ -229,7 +229,8 @@ impl Session {
         Ok((items, end))
     }
 
-    /// The stream of what the server says unasked, or the rest of the one with this event. `None`: there is no such event.
+    /// The stream of what the server says unasked, or the rest of the one with this event. `None`: there is no such event, or
+    /// what comes behind it is kept no more and somebody may wait for it.
     ///
     /// # Errors
     /// [`Full`]: there is no room for what the client missed; it can ask again.
@@ -246,7 +247,8 @@ impl Session {
         // Finding room may take what is kept here, and looks at this state: the copy is made before.
         let mut missed: Vec<(u64, Vec<u8>, Room)> = {
             let state = lock(&self.state);
-            let Some(stream) = state.streams.get(&number) else { return Ok(None) };
+            let stream = state.streams.get(&number).filter(|stream| !stream.replay.lacks(after));
+            let Some(stream) = stream else { return Ok(None) };
             stream.replay.after(after).map(|(at, line)| (at, line.to_vec(), self.rooms.one())).collect()
         };
         for (at, line, room) in &mut missed {
@@ -255,7 +257,8 @@ impl Session {
         }
         let mut state = lock(&self.state);
         state.used = Some(Instant::now());
-        let Some(stream) = state.streams.get_mut(&number) else { return Ok(None) };
+        let stream = state.streams.get_mut(&number).filter(|stream| !stream.replay.lacks(after));
+        let Some(stream) = stream else { return Ok(None) };
         for (at, line) in stream.replay.after(after) {
             let mut room = self.rooms.one();
             room.set(line.len())?;
@@ -338,7 +341,7 @@ impl State {
             }
             thread::sleep(LOOK);
         }
-        let (item, live, number, is_done) = {
+        let (item, live, number, at, is_done) = {
             let mut state = lock(state);
             let answers = answered(line);
             let of = answers.iter().find_map(|id| state.open.get(id).copied());
@@ -359,26 +362,33 @@ impl State {
                 // Nobody can listen to it.
                 return true;
             }
-            let at = if is_stateless { 0 } else { stream.replay.push(line.to_vec()) };
-            let id = (!is_stateless).then(|| event_id(number, at));
             let live = if is_done { stream.live.take() } else { stream.live.clone() };
-            if live.is_some() {
-                stream.sent = at;
+            let live = live.filter(|live| !live.is_closed());
+            // Nobody waits for what is said unasked: its stream goes on whatever is lost.
+            let is_awaited = number != UNASKED
+                && (!answers.is_empty() || Message::all(line).iter().any(|m| m.request_id().is_some()));
+            if live.is_none() && !is_stateless {
+                stream.replay.add(mem::replace(&mut room, stream.replay.no_room()));
             }
+            let at = if is_stateless { 0 } else { stream.replay.push(line.to_vec(), is_awaited) };
             if is_done {
+                if live.is_some() {
+                    state.used = Some(Instant::now());
+                }
                 state.tokens.retain(|_, of| *of != number);
             }
-            (Item { id, line: line.to_vec(), _room: room }, live, number, is_done)
+            let Some(live) = live else { return true };
+            let id = (!is_stateless).then(|| event_id(number, at));
+            (Item { id, line: line.to_vec(), _room: room }, live, number, at, is_done)
         };
-        let Some(live) = live else { return true };
-        if live.blocking_send(item).is_err() && !is_done {
-            let mut state = lock(state);
+        let is_taken = live.blocking_send(item).is_ok();
+        let mut state = lock(state);
+        let Some(stream) = state.streams.get_mut(&number).filter(|_| !is_done) else { return true };
+        if is_taken {
+            stream.sent = stream.sent.max(at);
+        } else if !stream.is_read() {
             // Another may have taken its place.
-            if let Some(stream) =
-                state.streams.get_mut(&number).filter(|s| s.live.as_ref().is_some_and(|l| l.is_closed()))
-            {
-                stream.live = None;
-            }
+            stream.live = None;
         }
         true
     }
@@ -476,7 +486,7 @@ impl State {
             let error = json!({ "code": -32000, "message": why });
             let line = id.answer("error", &error).into_bytes();
             let Some(stream) = state.streams.get_mut(&number) else { continue };
-            let at = stream.replay.push(line.clone());
+            let at = stream.replay.push(line.clone(), true);
             let id = (!is_stateless).then(|| event_id(number, at));
             let room = stream.replay.no_room();
             let _ = stream.live.as_ref().map(|live| live.try_send(Item { id, line, _room: room }));
