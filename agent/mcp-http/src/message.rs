@@ -180,6 +180,8 @@ pub fn one_line(mut message: Vec<u8>) -> Option<Vec<u8>> {
             }
         }
     }
+    // For one byte, a vector would double.
+    message.reserve_exact(1);
     message.push(b'\n');
     Some(message)
 }

@@ -130,7 +130,11 @@ impl Reader {
             if let Some(id) = self.next_id.take() {
                 self.last_id = Some(id);
             }
-            let event = Event { name: std::mem::take(&mut self.name), data: self.data.take() };
+            let mut event = Event { name: std::mem::take(&mut self.name), data: self.data.take() };
+            if let Some(data) = &mut event.data {
+                // It grew by doubling; a line's end is still to come.
+                data.shrink_to(data.len() + 1);
+            }
             return Ok(event.data.is_some().then_some(event));
         }
         let (field, value) = field(line);

@@ -18,7 +18,11 @@ use url::Url;
 const MIN: usize = 8;
 /// Words anywhere in the name of a header, a cookie or a parameter whose value is a secret whatever it looks like, beside those
 /// that are one of a secret wherever they stand.
-const WORDS: [&str; 5] = ["auth", "key", "pat", "sig", "signature"];
+const WORDS: &[&str] = &["auth", "key", "pat", "sig", "signature"];
+/// The same of cookies.
+const COOKIE_WORDS: &[&str] = &["auth", "key", "pat", "sig", "signature", "session", "sid", "sess"];
+/// Shortest part of the path that is a key though it has one kind of letters only, bytes.
+const LONG_PART: usize = 16;
 
 /// What is looked for.
 pub(super) struct Needle(Finder<'static>);
@@ -41,13 +45,13 @@ pub(super) fn of(url: &Url, headers: &[(String, Secret)]) -> Vec<Needle> {
         if name.eq_ignore_ascii_case("cookie") {
             for part in value.split(';') {
                 let (name, value) = part.split_once('=').unwrap_or(("", part));
-                found.extend(if_secret(name, value.trim().trim_matches('"')));
+                found.extend(if_secret(COOKIE_WORDS, name, value.trim().trim_matches('"')));
             }
             continue;
         }
         // Of `Bearer TOKEN`, the token alone may come back, too.
         let bare = value.rsplit(' ').next().unwrap_or_default();
-        found.extend(if_secret(name, bare));
+        found.extend(if_secret(WORDS, name, bare));
         if value.get(..6).is_some_and(|scheme| scheme.eq_ignore_ascii_case("basic "))
             && let Some(pair) =
                 BASE64_STANDARD.decode(bare).ok().and_then(|pair| String::from_utf8(pair).ok())
@@ -66,12 +70,12 @@ pub(super) fn of(url: &Url, headers: &[(String, Secret)]) -> Vec<Needle> {
     for pair in url.query().unwrap_or_default().split('&') {
         let (name, value) = pair.split_once('=').unwrap_or(("", pair));
         let plain = decoded(&value.replace('+', " "));
-        if if_secret(&decoded(name), &plain).is_some() {
+        if if_secret(WORDS, &decoded(name), &plain).is_some() {
             found.extend([value.to_owned(), plain]);
         }
     }
     for segment in url.path_segments().into_iter().flatten() {
-        if misplaced::may_be_secret(&decoded(segment)) {
+        if is_key(&decoded(segment)) {
             found.extend([segment.to_owned(), decoded(segment)]);
         }
     }
@@ -87,13 +91,23 @@ pub(super) fn of(url: &Url, headers: &[(String, Secret)]) -> Vec<Needle> {
     all.iter().map(|secret| Needle(Finder::new(secret).into_owned())).collect()
 }
 
-/// The value, if it is a secret by its name or by its looks.
-fn if_secret(name: &str, value: &str) -> Option<String> {
+/// The value, if it is a secret by its name, which may have one of these words, or by its looks.
+fn if_secret(sure: &[&str], name: &str, value: &str) -> Option<String> {
     let mut words = name.split(|c: char| !c.is_ascii_alphanumeric());
     let is_sure =
-        |word: &str| WORDS.iter().any(|own| own.eq_ignore_ascii_case(word)) || judge(word) >= Surety::Secret;
-    let named = judge(name) > Surety::None || words.any(is_sure);
+        |word: &str| sure.iter().any(|own| own.eq_ignore_ascii_case(word)) || judge(word) >= Surety::Secret;
+    let named = judge(name) >= Surety::Secret || words.any(is_sure);
     (named || misplaced::shown(value) != value).then(|| value.to_owned())
+}
+
+/// Whether a part of the path is a key by its looks: also an id, or one word of letters and digits. What is words with a number
+/// behind them may be one where it is not shown; here it is the name of a project, which stands in answers.
+fn is_key(part: &str) -> bool {
+    let has = |kind: fn(&u8) -> bool| part.bytes().any(|byte| kind(&byte));
+    let is_id = has(u8::is_ascii_alphabetic) && part.bytes().all(|c| c.is_ascii_hexdigit() || c == b'-');
+    let is_word = part.bytes().all(|byte| byte.is_ascii_alphanumeric());
+    let is_long = part.len() >= LONG_PART && has(u8::is_ascii_digit);
+    is_long && (is_id || is_word) || misplaced::shown(part) != part
 }
 
 /// Without the percent signs of an address.
@@ -107,17 +121,20 @@ fn decoded(text: &str) -> String {
 /// [`Long`]: it would have more than `limit` bytes.
 pub(super) fn without(needles: &[Needle], mut message: Vec<u8>, limit: usize) -> Result<Vec<u8>, Long> {
     for Needle(finder) in needles {
-        let mut hits = finder.find_iter(&message).peekable();
-        if hits.peek().is_none() {
+        let hits = finder.find_iter(&message).count();
+        if hits == 0 {
             continue;
         }
-        let (mut out, mut from) = (Vec::new(), 0);
-        for at in hits {
+        // What stands in their place may be longer. It takes what it has, and not what a vector that grows does.
+        let grown = message.len().saturating_add(hits.saturating_mul(REDACTED.len()));
+        let length = grown.saturating_sub(hits.saturating_mul(finder.needle().len()));
+        if length > limit {
+            return Err(Long);
+        }
+        let (mut out, mut from) = (Vec::with_capacity(length), 0);
+        for at in finder.find_iter(&message) {
             out.extend_from_slice(message.get(from..at).unwrap_or_default());
             out.extend_from_slice(REDACTED.as_bytes());
-            if out.len() > limit {
-                return Err(Long);
-            }
             from = at + finder.needle().len();
         }
         out.extend_from_slice(message.get(from..).unwrap_or_default());
@@ -151,7 +168,7 @@ mod tests {
                 ("Authorization", "Bearer tok/en+12345"),
                 (
                     "Cookie",
-                    "sid=S1S1S1S1S1; theme=darkdarkdark; auth_token=\"S2S2S2S2\"; PHPSESSID=S3S3S3S3; sessionid=S4S4S4S4",
+                    "sid=S1S1S1S1S1; connect.sid=S5S5S5S5; theme=darkdarkdark; auth_token=\"S2S2S2S2\"; PHPSESSID=S3S3S3S3; sessionid=S4S4S4S4",
                 ),
                 ("X-Api-Key", "plain-word"),
             ],
@@ -169,6 +186,7 @@ mod tests {
             "S2S2S2S2",
             "S3S3S3S3",
             "S4S4S4S4",
+            "S5S5S5S5",
             "6f9619ff-8b86-d011",
             // us3rt0ken:p@ssw0rd1
             "dXMzcnQwa2VuOnBAc3N3MHJkMQ==",
@@ -183,16 +201,23 @@ mod tests {
     #[test]
     fn what_is_no_secret_stays() {
         let ordinary = needles(
-            "https://h.example/mcp/properties?toolsets=pull_requests",
+            "https://h.example/mcp/properties/my-project-123456/knowledge-base-2025/2025-06-18-001234?toolsets=pull_requests&access=read-only&code=typescript",
             &[
                 ("X-MCP-Tools", "create_pull_request"),
                 ("X-Mode", "properties"),
                 ("X-Author", "somebody"),
-                ("Cookie", "theme=darkdarkdark"),
+                ("X-Session", "research"),
+                ("Cookie", "theme=darkdarkdark; access=readonly"),
             ],
         );
-        let list = r#"{"name":"create_pull_request","properties":{"pull_requests":"somebody darkdarkdark"}}"#;
+        let list = r#"{"name":"create_pull_request","properties":{"pull_requests":"somebody darkdarkdark read-only readonly typescript research my-project-123456 knowledge-base-2025 2025-06-18-001234"}}"#;
         assert_eq!(cleaned(&ordinary, list), list);
+        let keys =
+            ["6f9619ff-8b86-d011-b42d-00c04fc964ff", "a8f3k2j1m9x0q7w5", "sk-proj-0123456789abcdefghij"];
+        for key in keys {
+            let found = needles(&format!("https://h.example/my-project-123456/{key}/mcp"), &[]);
+            assert_eq!(cleaned(&found, key), "[redacted]", "the control: {key}");
+        }
     }
 
     #[test]
@@ -204,5 +229,7 @@ mod tests {
         let found = needles("https://h/", &[("authorization", "Bearer 01234567")]);
         assert_eq!(without(&found, "01234567".repeat(100).into_bytes(), 999), Err(Long));
         assert_eq!(without(&found, vec![b'x'; 10], 9), Err(Long));
+        let out = without(&found, "01234567 ".repeat(100).into_bytes(), 1100).unwrap();
+        assert_eq!((out.len(), out.capacity()), (1100, 1100), "it takes what it has");
     }
 }

@@ -12,11 +12,11 @@ const SOON: Duration = Duration::from_secs(60);
 
 /// A server that answers every request at once, and what it received.
 fn server() -> (Server, Arc<Mutex<Vec<Value>>>) {
-    server_of(&json!({}))
+    server_of(&json!({}), false)
 }
 
-/// The same, with this as every result.
-fn server_of(result: &Value) -> (Server, Arc<Mutex<Vec<Value>>>) {
+/// The same, with this as every result; `streams`: as events.
+fn server_of(result: &Value, streams: bool) -> (Server, Arc<Mutex<Vec<Value>>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/mcp", listener.local_addr().unwrap());
     let received = Arc::new(Mutex::new(Vec::new()));
@@ -32,7 +32,11 @@ fn server_of(result: &Value) -> (Server, Arc<Mutex<Vec<Value>>>) {
                     let id = one.unwrap_or(&message)["id"].clone();
                     log.lock().unwrap().push(message);
                     let answer = json!({"jsonrpc": "2.0", "id": id, "result": result}).to_string();
-                    let head = format!("Content-Type: application/json\r\nContent-Length: {}", answer.len());
+                    let (kind, answer) = match streams {
+                        true => ("text/event-stream", format!("data: {answer}\n\n")),
+                        false => ("application/json", answer),
+                    };
+                    let head = format!("Content-Type: {kind}\r\nContent-Length: {}", answer.len());
                     write!(stream, "HTTP/1.1 200 OK\r\n{head}\r\n\r\n{answer}").unwrap();
                 }
             });
@@ -143,7 +147,13 @@ fn an_answer_that_waits_to_be_taken_is_not_lost_with_the_session() {
 
 #[test]
 fn an_answer_takes_no_more_room_than_it_has() {
-    let (server, received) = server_of(&json!("x".repeat(600 << 10)));
+    for streams in [false, true] {
+        answers_fit(streams);
+    }
+}
+
+fn answers_fit(streams: bool) {
+    let (server, received) = server_of(&json!("x".repeat(600 << 10)), streams);
     runtime().block_on(async {
         let (out, mut outgoing) = mpsc::channel(1);
         let session = Arc::new(Session::new(server, 1 << 20, Rooms::new(4 << 20), out));
