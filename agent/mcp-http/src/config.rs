@@ -210,6 +210,11 @@ impl Config {
         if is_secret { url.origin().ascii_serialization() } else { address(url) }
     }
 
+    /// Its whole address but for user, password and query. It may be a secret.
+    pub fn whole(url: &Url) -> String {
+        format!("{}{}", url.origin().ascii_serialization(), url.path())
+    }
+
     /// The headers that go to it in every request, with their credentials read.
     ///
     /// # Errors
@@ -315,10 +320,12 @@ mod tests {
         assert_eq!(Config::name(&url), "h.example");
         assert_eq!(Config::shown(&url, false), "https://h.example/mcp");
         assert_eq!(Config::shown(&url, true), "https://h.example");
+        assert_eq!(Config::whole(&url), Config::shown(&url, false));
         let key = "6f9619ff-8b86-d011-b42d-00c04fc964ff";
         let url = config(&format!("https://h.example:8443/s/{key}/mcp/")).checked().unwrap();
         assert_eq!(Config::shown(&url, false), "https://h.example:8443/s/[redacted]/mcp/");
         assert_eq!(Config::shown(&url, true), "https://h.example:8443");
+        assert_eq!(Config::whole(&url), format!("https://h.example:8443/s/{key}/mcp/"));
         let refused = config(&format!("http://h.example/{key}")).checked().unwrap_err().to_string();
         assert!(!refused.contains(key) && refused.contains("h.example"), "{refused}");
     }

@@ -175,7 +175,10 @@ fn intercept(args: &ServerArgs, remote: Option<Remote>, signals: SigSet) -> anyh
         None => command.iter().map(|part| part.to_string_lossy().into_owned()).collect(),
     };
     let redacted = redact::command(&words);
-    let key = server_key(&server_name, &redacted);
+    let key = match &remote {
+        Some(remote) => server_key(&server_name, &remote.key_words(&redacted)),
+        None => server_key(&server_name, &redacted),
+    };
     let begun = journal.append(&Entry::Start {
         session: id.clone(),
         at: now(),

@@ -4,6 +4,7 @@ use anyhow::{Context as _, bail};
 use ringfence_credentials::Source;
 use ringfence_kit::mcp_login::Logins;
 use ringfence_mcp_http::config::{Config, CredentialSource, Header, MAX};
+use ringfence_pins::definition::secret_digest;
 use std::{
     ffi::OsString,
     io::Write,
@@ -51,6 +52,8 @@ pub(super) struct Remote {
     pub(super) name: String,
     /// What stands on record as the session's command.
     pub(super) words: Vec<String>,
+    /// Its address as a whole.
+    whole: String,
 }
 
 impl RemoteArgs {
@@ -93,7 +96,8 @@ impl RemoteArgs {
         config.login = config.has_no_credential() && has_login();
         let shown = Config::shown(&url, self.url_file.is_some());
         let words = ["ringfence", "mcp", "--url"].map(str::to_owned).into_iter().chain([shown]);
-        Ok(Some(Remote { name: Config::name(&url), words: words.collect(), config }))
+        let whole = Config::whole(&url);
+        Ok(Some(Remote { name: Config::name(&url), words: words.collect(), whole, config }))
     }
 
     fn is_empty(&self) -> bool {
@@ -110,6 +114,13 @@ impl Remote {
     pub(super) fn command() -> anyhow::Result<Vec<OsString>> {
         let program = std::env::current_exe().context("cannot find this program's own file")?;
         Ok(vec![program.into(), "mcp-remote".into()])
+    }
+
+    /// What tells it from other servers: the words that are on record, and where these leave out a part of its address, what
+    /// tells that from others. A new user, password or query is no new server.
+    pub(super) fn key_words(&self, recorded: &[String]) -> Vec<String> {
+        let left_out = recorded.last() != Some(&self.whole);
+        recorded.iter().cloned().chain(left_out.then(|| secret_digest(&self.whole))).collect()
     }
 
     /// The variables of the environment that have its credentials, or say where they are.
@@ -137,4 +148,51 @@ impl Remote {
 /// `ringfence mcp-remote`.
 pub(crate) fn serve() -> anyhow::Result<ExitCode> {
     Ok(ringfence_mcp_http::remote::role::serve()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser as _;
+
+    #[derive(clap::Parser)]
+    struct Words {
+        #[command(flatten)]
+        remote: RemoteArgs,
+        #[arg(long)]
+        profile: Option<String>,
+        #[arg(last = true)]
+        command: Vec<OsString>,
+    }
+
+    fn key_words(words: &[&str]) -> (Vec<String>, Vec<String>) {
+        let words = Words::parse_from([&["ringfence"], words].concat());
+        let remote = words.remote.server(1 << 20).expect("fine").expect("a server");
+        (remote.key_words(&remote.words), remote.words)
+    }
+
+    #[test]
+    fn servers_whose_addresses_are_shown_alike_are_told_apart() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let folder = tempfile::tempdir().expect("a folder");
+        let in_file = |url: &str| {
+            let file = folder.path().join("url");
+            std::fs::write(&file, url).expect("written");
+            std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).expect("private");
+            key_words(&["--url-file", file.to_str().expect("text")])
+        };
+        let (one, other) =
+            (in_file("https://gw.example/github/mcp?key=K"), in_file("https://gw.example/slack/mcp?key=K"));
+        assert_eq!(one.1, other.1, "the record has no path");
+        assert_ne!(one.0, other.0);
+        assert_eq!(one, in_file("https://me:pw@gw.example/github/mcp?key=L"), "a new key is no new server");
+        let of = |key: &str| key_words(&["--url", &format!("https://h.example/{key}/mcp")]);
+        let (one, other) =
+            (of("6f9619ff-8b86-d011-b42d-00c04fc964ff"), of("6f9619ff-8b86-d011-b42d-00c04fc964fe"));
+        assert_eq!(one.1, other.1);
+        assert_ne!(one.0, other.0);
+        assert_eq!(one, of("6f9619ff-8b86-d011-b42d-00c04fc964ff"));
+        let (words, recorded) = key_words(&["--url", "https://h.example/mcp?key=K"]);
+        assert_eq!(words, recorded, "what is shown whole is told apart by that");
+    }
 }
