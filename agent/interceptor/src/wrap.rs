@@ -194,9 +194,15 @@ pub fn rewrite(
     }
     let text = edited(body, edits);
     // What comes out is a configuration, or nothing does.
-    servers(&text, client)?;
+    let stay = servers(&text, client)?;
+    let stay = stay.iter().filter_map(|(_, found)| match found {
+        Ok(Found::Stdio(server)) => Some(server),
+        _ => None,
+    });
+    let stay: Vec<&Server> = stay.collect();
     // One that was copied, and is left, needs them still; with the one that leads to them it can be unwrapped when it is mended.
-    let spares = spares.into_iter().filter(|spare: &Spare| !text.contains(&spare.id));
+    let is_needed = |spare: &Spare| text.contains(&spare.id) || spare.is_needed(&stay);
+    let spares = spares.into_iter().filter(|spare| !is_needed(spare));
     let spares = spares.flat_map(Spare::files).collect();
     Ok(Rewritten { text: format!("{mark}{text}"), changed, left, needs, spares, bare })
 }
@@ -285,13 +291,18 @@ fn values(server: &Server) -> Vec<&str> {
     items.iter().map(|item| item.value.as_str()).collect()
 }
 
-/// A server's command and arguments up to the command behind its `--`, each in quotes.
+/// A server's command and arguments up to the command behind its `--`, each in quotes; of an address that may hold a secret, only
+/// that there is one.
 fn words(server: &Server) -> String {
     let items = server.arguments.as_ref().map_or(&[][..], |arguments| &arguments.items);
     let own = items.iter().position(|item| item.value == "--").map_or(items.len(), |at| at + 2);
-    let values =
-        std::iter::once(&server.command).chain(items.iter().take(own)).map(|item| quoted(&item.value));
-    values.collect::<Vec<_>>().join(" ")
+    let words: Vec<&Text> = std::iter::once(&server.command).chain(items.iter().take(own)).collect();
+    let secret = remote::secret_words(&words);
+    let shown = words.iter().map(|word| {
+        let is_secret = secret.iter().any(|secret| secret.range == word.range);
+        quoted(if is_secret { ringfence_redact::REDACTED } else { &word.value })
+    });
+    shown.collect::<Vec<_>>().join(" ")
 }
 
 /// Variables of a server that decide which interceptor it gets, and where that has its rules and its record. `PATH` does so

@@ -2,7 +2,7 @@
 
 use super::{
     Arguments, Client, ENV_FILE, Entry, Error, Found, Left, Server, Text,
-    remote::{Form, KEYS, Remote, is_secret},
+    remote::{Form, KEYS, Remote, is_secret, secret_words},
 };
 use jsonc_parser::{
     CollectOptions, ParseOptions,
@@ -62,7 +62,7 @@ fn places<'a, 'b>(top: &'b Object<'a>, client: Option<Client>) -> Vec<&'b Object
 }
 
 /// Where the credentials of remote servers are, whatever becomes of those and whichever client they are for: in headers, in what
-/// logs in, in addresses.
+/// logs in, in addresses, also in those that a command is given.
 pub(super) fn secrets(text: &str) -> Vec<Range<usize>> {
     let parsed = parse_to_ast(text, &CollectOptions::default(), &ParseOptions::default());
     let root = parsed.ok().and_then(|parsed| parsed.value);
@@ -77,6 +77,10 @@ pub(super) fn secrets(text: &str) -> Vec<Range<usize>> {
         } else if ADDRESSES.contains(&name) {
             let address = string(&property.value).filter(|address| is_secret(&address.value));
             found.extend(address.map(|address| address.range));
+        } else if let Some(list) = property.value.as_array() {
+            let words: Vec<Text> = list.elements.iter().filter_map(string).collect();
+            let secret = secret_words(&words.iter().collect::<Vec<_>>());
+            found.extend(secret.into_iter().map(|word| word.range.clone()));
         }
     }
     found

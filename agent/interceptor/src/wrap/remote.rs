@@ -63,12 +63,20 @@ pub(super) struct Spare {
     link: String,
     /// What the names of the others begin with, and the words of a wrapped server have in them.
     pub(super) id: String,
+    /// The address in those words, where they have it and not a file.
+    address: Option<String>,
 }
 
 impl Spare {
+    /// Whether a server that is left may need them once it is mended: a copy of the one that they were for.
+    pub(super) fn is_needed(&self, left: &[&Server]) -> bool {
+        let Some(address) = self.address.as_deref() else { return false };
+        left.iter().any(|server| values(server).contains(&address))
+    }
+
     /// Their names; not all of them need be there.
     pub(super) fn files(self) -> impl Iterator<Item = String> {
-        let Self { link, id } = self;
+        let Self { link, id, .. } = self;
         let own = [format!("{id}.entry"), format!("{id}.url")];
         [link]
             .into_iter()
@@ -159,7 +167,7 @@ fn entry(text: &str, remote: &Remote, program: &str, words: &[String]) -> String
 
 /// Most servers of one name and one address in a file.
 const MOST_ALIKE: usize = 32;
-pub(super) const ANOTHERS: &str = "what it needs would be in private files that the file's owner cannot read (run this as the file's owner)";
+pub(super) const ANOTHERS: &str = "what it needs would be in private files of root's, and this is run for another user by sudo or pkexec, or of a user who does not own the file (run this as the file's owner, as the user whose client reads the file)";
 const TOO_MANY: &str = "there are too many servers of its name and address in the file";
 
 fn digest(text: &str) -> String {
@@ -199,7 +207,9 @@ pub(super) fn unwrap(
     let id = id.split_ascii_whitespace().next().unwrap_or_default();
     let known = id.len() == 20 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
     let original = store.read(&format!("{id}.entry")).filter(|_| known).ok_or(lost)?;
-    Ok((vec![(whole, original)], Spare { link, id: id.to_owned() }))
+    let mut words = values(server).into_iter().skip_while(|word| *word != "--url");
+    let address = words.nth(1).map(str::to_owned);
+    Ok((vec![(whole, original)], Spare { link, id: id.to_owned(), address }))
 }
 
 /// Whether a server's words are those that [`wrap`] wrote for a remote server, each of them: with another address, its headers
@@ -299,6 +309,16 @@ pub(super) fn is_secret(url: &str) -> bool {
     host.contains(['@', '?', '#'])
         || path.contains(['?', '#'])
         || path.split('/').any(misplaced::may_be_secret)
+}
+
+/// Which of a command's words may hold a secret in an address: those behind `--url`, and all that are an address.
+pub(super) fn secret_words<'a>(words: &[&'a Text]) -> Vec<&'a Text> {
+    let before = std::iter::once("").chain(words.iter().map(|word| word.value.as_str()));
+    let may = before.zip(words).filter(|(before, word)| {
+        let is_address = *before == "--url" || word.value.starts_with("--url=") || word.value.contains("://");
+        is_address && is_secret(word.value.strip_prefix("--url=").unwrap_or(&word.value))
+    });
+    may.map(|(_, word)| *word).collect()
 }
 
 impl From<Remote> for Found {

@@ -2,7 +2,7 @@
 
 use super::{
     Arguments, Entry, Error, Found, Left, Server, Text,
-    remote::{Form, Remote, is_secret},
+    remote::{Form, Remote, is_secret, secret_words},
 };
 use ::toml::{
     Spanned,
@@ -42,7 +42,7 @@ pub(super) fn servers(text: &str) -> Result<Vec<Entry>, Error> {
     Ok(all.into_iter().map(|(_, entry)| entry).collect())
 }
 
-/// Where the credentials of remote servers are, whatever becomes of those.
+/// Where the credentials of remote servers are, whatever becomes of those, also in addresses that a command is given.
 pub(super) fn secrets(text: &str) -> Vec<Range<usize>> {
     let root = DeTable::parse(text).ok();
     let servers = root.as_ref().and_then(|root| get(root.get_ref(), SERVERS)).map(|(_, servers)| servers);
@@ -55,6 +55,10 @@ pub(super) fn secrets(text: &str) -> Vec<Range<usize>> {
         } else if key.get_ref() == "url" {
             let address = string(value).filter(|address| is_secret(&address.value));
             found.extend(address.map(|address| address.range));
+        } else if let Some(list) = value.get_ref().as_array() {
+            let words: Vec<Text> = list.iter().filter_map(string).collect();
+            let secret = secret_words(&words.iter().collect::<Vec<_>>());
+            found.extend(secret.into_iter().map(|word| word.range.clone()));
         }
     }
     found

@@ -17,6 +17,8 @@ use tokio::time;
 
 /// Most sessions at a time; each is several processes.
 const MOST: usize = 32;
+/// Most of them that are of clients of one name which have no sessions: one whose ids are all taken would have all of them.
+const MOST_OF_CLIENT: usize = 8;
 /// A session that did nothing for so long makes room for another.
 const SPARE: Duration = Duration::from_secs(60);
 /// Bytes of requests and events that are held at a time, at least.
@@ -68,8 +70,18 @@ impl Sessions {
         let fits = |session: &&Arc<Session>| {
             session.is_stateless && session.client == client && session.can_take(ids)
         };
-        if let Some(session) = lock(&self.all).values().find(fits) {
-            return Ok(Arc::clone(session));
+        {
+            let all = lock(&self.all);
+            if let Some(session) = all.values().find(fits) {
+                return Ok(Arc::clone(session));
+            }
+            let is_own = |session: &&Arc<Session>| {
+                session.is_stateless && session.client == client && !session.is_over()
+            };
+            if all.values().filter(is_own).count() >= MOST_OF_CLIENT {
+                let why = "clients of this name have asked with this id too often at a time; ask with another id, or in half a minute";
+                return Err(Refusal::new(StatusCode::TOO_MANY_REQUESTS, why));
+            }
         }
         self.start(true, client.to_owned())
     }
@@ -177,5 +189,44 @@ fn learn(marks: &Mutex<Marks>, line: &[u8]) {
     }
     for message in Message::all(line).iter().filter(|message| message.is_response()) {
         message.result().into_iter().for_each(|result| lock(marks).learn(result));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    #[test]
+    fn one_client_s_ids_do_not_take_all_sessions() {
+        let folder = tempfile::tempdir().unwrap();
+        let program = folder.path().join("program");
+        // Written by another process: one that is open for writing here cannot be started.
+        let write = r##"printf '#!/bin/sh\nexec cat 3>&1 >/dev/null\n' > "$0" && chmod 700 "$0""##;
+        assert!(Command::new("sh").args(["-c", write]).arg(&program).status().unwrap().success());
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let sessions = Arc::new(Sessions::new(Endpoint {
+                secret: String::new(),
+                program: program.into(),
+                arguments: Vec::new(),
+                max_line: 1 << 20,
+                idle: Duration::from_secs(600),
+            }));
+            let id = |n: &str| Id::parse(n).unwrap();
+            let mut open = Vec::new();
+            for _ in 0..MOST_OF_CLIENT {
+                let session = sessions.of_client("c", &[id("0")]).unwrap();
+                open.push(session.request(b"x\n".to_vec(), vec![(id("0"), None)], false).await.unwrap());
+            }
+            let refused = sessions.of_client("c", &[id("0")]).map(|_| ()).unwrap_err();
+            assert_eq!(refused.status, StatusCode::TOO_MANY_REQUESTS);
+            assert!(sessions.of_client("c", &[id("1")]).is_ok(), "another id");
+            assert!(sessions.of_client("d", &[id("0")]).is_ok(), "another client");
+            assert!(sessions.begin().is_ok(), "one with sessions");
+            assert_eq!(lock(&sessions.all).len(), MOST_OF_CLIENT + 2);
+            sessions.end_all();
+            sessions.all_ended().await;
+        });
     }
 }

@@ -184,7 +184,16 @@ fn the_same_server_in_two_projects_has_files_of_its_own_in_each() {
 
 #[test]
 fn a_copy_that_is_left_can_be_unwrapped_when_it_is_mended() {
-    let entry = r#"{"url": "https://h.example/mcp", "headers": {"A": "s3cr3t"}}"#;
+    for entry in [
+        r#"{"url": "https://h.example/mcp", "headers": {"A": "s3cr3t"}}"#,
+        r#"{"url": "https://h.example/mcp?key=s3cr3t"}"#,
+        r#"{"url": "https://h.example/mcp"}"#,
+    ] {
+        copy_can_be_unwrapped(entry);
+    }
+}
+
+fn copy_can_be_unwrapped(entry: &str) {
     let text = format!(r#"{{"mcpServers": {{"a": {entry}}}}}"#);
     let wrapped = crate::wrap::rewrite(&text, None, "ringfence", false, &Kept::default()).expect("servers");
     let mut store = kept(&wrapped.needs);
@@ -361,4 +370,30 @@ fn a_configuration_is_shown_without_what_remote_servers_are_given() {
     }
     let toml = crate::wrap::shown("[mcp_servers.a]\nurl = 'https://h/x?k=s3cr3t'\n", Some(Client::Codex));
     assert_eq!(toml, "[mcp_servers.a]\nurl = \"[redacted]\"\n");
+}
+
+#[test]
+fn an_address_that_a_command_is_given_is_not_shown_either() {
+    for words in [
+        r#""mcp", "--url", "https://h.example/?key=s3cr3t""#,
+        r#""mcp", "--url=https://h.example/?key=s3cr3t""#,
+        r#""mcp", "--lenient", "--url", "https://u:s3cr3t@h.example/", "--", "x""#,
+    ] {
+        let json = format!(
+            r#"{{"mcpServers":{{"a":{{"command":"ringfence","args":[{words}]}},"b":{{"command":"x"}}}}}}"#
+        );
+        let toml = format!(
+            "[mcp_servers.a]\ncommand = 'ringfence'\nargs = [{words}]\n[mcp_servers.b]\ncommand = 'x'\n"
+        );
+        for (text, client) in [(json, None), (toml, Some(Client::Codex))] {
+            let shown = crate::wrap::shown(&text, client);
+            assert!(!shown.contains("s3cr3t") && shown.contains("[redacted]"), "{shown}");
+            let done = rewrite(&text, client, "ringfence", false).expect("servers");
+            let [(_, Left::Foreign(words))] = &done.left[..] else { panic!("{text}: {:?}", done.left) };
+            assert!(!words.contains("s3cr3t") && words.contains("[redacted]"), "{words}");
+        }
+    }
+    let plain =
+        r#"{"mcpServers":{"a":{"command":"ringfence","args":["mcp","--url","https://h.example/mcp"]}}}"#;
+    assert_eq!(crate::wrap::shown(plain, None), plain, "the control");
 }
