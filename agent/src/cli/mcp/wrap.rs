@@ -2,7 +2,7 @@
 
 use crate::cli::{exit::Exit, output::agreed};
 use anyhow::{Context, bail};
-use nix::unistd::{Uid, geteuid};
+use nix::unistd::{Uid, User, geteuid};
 use ringfence_base::{difference, escape::line as printable};
 use ringfence_files::{Access, Dir, Meta, ResolvedPath};
 use ringfence_interceptor::wrap::{self, Client, Left, PrivateFile, Store};
@@ -23,7 +23,8 @@ const BACKUP: &str = ".before-ringfence";
 /// A remote server's headers, and an address that holds a secret, go into private files in the user's configuration directory. It
 /// shows the difference without them, asks, and keeps the file as it was beside it (with them: for its owner alone). `--undo`
 /// restores it to the byte, and removes what was kept. A server that cannot be wrapped is left and reported: one that already
-/// starts a Ringfence, but by another path or with other options than wrapping writes; a remote one in a file of somebody else.
+/// starts a Ringfence, but by another path or with other options than wrapping writes; a remote one where its user's client could
+/// not read the private files, as below sudo.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Exit status:
   0  every server that can be wrapped is
@@ -54,7 +55,7 @@ pub(crate) fn run(args: &WrapArgs) -> anyhow::Result<ExitCode> {
     let is_toml = args.file.extension().is_some_and(|extension| extension == "toml");
     let client = args.client.or_else(|| is_toml.then_some(Client::Codex));
     let program = program();
-    let store = PrivateFiles::of(&config)?;
+    let store = PrivateFiles::of(&config, called_by())?;
     let mut rewritten = wrap::rewrite(&text, client, &program, args.undo, &store).with_context(named)?;
     if args.undo
         && let Some(kept) =
@@ -129,22 +130,31 @@ pub(crate) fn run(args: &WrapArgs) -> anyhow::Result<ExitCode> {
     Ok(done)
 }
 
+/// The user for whom sudo or pkexec runs this.
+fn called_by() -> Option<Uid> {
+    let variable = |name| std::env::var(name).ok()?.parse().ok().map(Uid::from_raw);
+    variable("SUDO_UID").or_else(|| variable("PKEXEC_UID"))
+}
+
 /// The private files of wrapped remote servers, in the user's configuration directory.
 struct PrivateFiles {
     place: PathBuf,
-    /// The configuration is the caller's own: its owner starts what is in it.
+    /// Who starts what is in the configuration can read them, as far as that is known.
     is_own: bool,
 }
 
 impl PrivateFiles {
-    /// Those of one configuration: two may have the same server.
-    fn of(file: &Config) -> anyhow::Result<Self> {
+    /// Those of one configuration: two may have the same server. `called_by`: the user for whom sudo or pkexec runs this.
+    fn of(file: &Config, called_by: Option<Uid>) -> anyhow::Result<Self> {
         let named = std::env::var_os("XDG_CONFIG_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
         let config = named.or_else(|| ringfence_base::home::home().map(|home| home.join(".config")));
         let config = config.context("the home directory is not known; set HOME")?;
         let path = file.dir.path().join(&file.name);
         let of: String = sha256(path.as_os_str().as_encoded_bytes()).chars().take(20).collect();
-        Ok(Self { place: config.join("ringfence/remote").join(of), is_own: file.owner == geteuid() })
+        Ok(Self {
+            place: config.join("ringfence/remote").join(of),
+            is_own: file.is_started_by(geteuid(), called_by),
+        })
     }
 
     fn write(&self, files: &[PrivateFile]) -> anyhow::Result<()> {
@@ -224,6 +234,7 @@ struct Config {
     name: OsString,
     access: Access,
     owner: Uid,
+    mode: u32,
 }
 
 impl Config {
@@ -245,7 +256,19 @@ impl Config {
         }
         let mut text = String::new();
         opened.take(MAX_CONFIG as u64 + 1).read_to_string(&mut text)?;
-        Ok((Self { dir, name, access, owner: Uid::from_raw(meta.uid) }, text))
+        Ok((Self { dir, name, access, owner: Uid::from_raw(meta.uid), mode: meta.mode }, text))
+    }
+
+    /// Whether the client that reads this runs as the caller, as far as that is known: as the file's owner. Root's own client may
+    /// read any file, as in a container; if root acts for somebody else, that one's reads what others may read.
+    fn is_started_by(&self, caller: Uid, called_by: Option<Uid>) -> bool {
+        if !caller.is_root() || called_by.is_some_and(|user| !user.is_root()) && !self.owner.is_root() {
+            return self.owner == caller;
+        }
+        let home = || User::from_uid(caller).ok().flatten().map(|root| root.dir);
+        called_by.is_none_or(Uid::is_root)
+            || self.mode & 0o044 == 0
+            || home().is_some_and(|home| home != Path::new("/") && self.dir.path().starts_with(home))
     }
 
     /// What the file without Ringfence is kept as. There is one at most: an older one is older than what the file was

@@ -125,23 +125,34 @@ fn a_link_is_followed_unless_somebody_else_made_it() {
 }
 
 #[test]
-fn private_files_are_written_for_the_caller_s_own_file_only() {
+fn private_files_are_written_where_who_starts_the_servers_can_read_them() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("mcp.json");
     fs::write(&file, r#"{"mcpServers": {"a": {"url": "https://h.example/?key=x"}}}"#).unwrap();
-    let wrapped = || {
+    let wrapped = |called_by: Option<u32>| {
         let (config, text) = Config::read(&file).unwrap();
-        let files = PrivateFiles::of(&config).unwrap();
+        let files = PrivateFiles::of(&config, called_by.map(Uid::from_raw)).unwrap();
         rewrite(&text, None, "ringfence", false, &files).unwrap()
     };
-    assert_eq!(wrapped().changed, ["a"], "the control");
+    assert_eq!(wrapped(None).changed, ["a"], "the control");
     if !geteuid().is_root() {
         return;
     }
+    let is_left = || {
+        let left = wrapped(Some(OWNER));
+        assert!(left.changed.is_empty() && left.needs.is_empty());
+        assert!(left.left[0].1.to_string().contains("run this as the file's owner"), "{:?}", left.left);
+    };
+    // Root's, and others read it: a user's client does.
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
+    is_left();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+    assert_eq!(wrapped(Some(OWNER)).changed, ["a"], "nobody else's client reads it");
     chown(&file, Some(OWNER), None).unwrap();
-    let left = wrapped();
-    assert!(left.changed.is_empty() && left.needs.is_empty());
-    assert!(left.left[0].1.to_string().contains("run this as the file's owner"), "{:?}", left.left);
+    is_left();
+    for nobody_else in [None, Some(0)] {
+        assert_eq!(wrapped(nobody_else).changed, ["a"], "root's client reads it, as in a container");
+    }
 }
 
 #[test]
