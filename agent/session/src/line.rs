@@ -247,7 +247,7 @@ pub struct Outline {
 }
 
 /// Longest id that an outline has, bytes.
-const LONGEST_OUTLINED: usize = 1024;
+pub(crate) const LONGEST_OUTLINED: usize = 1024;
 /// Most requests of a batch that are answered one by one when it is refused.
 const MOST_ANSWERED: usize = 1024;
 

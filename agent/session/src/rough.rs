@@ -2,7 +2,7 @@
 //! whether it may read a list of tools in them. By brackets and strings alone, so that nothing of it need be JSON. Pure.
 
 use super::{
-    line::{Id, blanks, string_end},
+    line::{Id, LONGEST_OUTLINED, blanks, string_end},
     strict::{self, LINE_ENDS},
 };
 use serde_json::value::RawValue;
@@ -70,12 +70,17 @@ pub fn within_line(piece: &[u8]) -> &[u8] {
     }
 }
 
-/// The id behind a colon, and where it ends.
+/// The id behind a colon, and where it ends. One without quotation marks has none in it: nothing is looked at twice where one key
+/// of an id follows another.
 fn id_at(text: &[u8], colon: usize) -> Option<(Id, usize)> {
     let from = blanks(text, colon + 1);
     let end = match text.get(from)? {
         b'"' => string_end(text, from)?,
-        _ => from + text.get(from..)?.iter().take_while(|byte| !b",}] \t\r\n".contains(byte)).count(),
+        _ => {
+            let is_bare = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.');
+            let bare = text.get(from..)?.iter().take(LONGEST_OUTLINED + 1).take_while(|byte| is_bare(byte));
+            from + Some(bare.count()).filter(|many| *many <= LONGEST_OUTLINED)?
+        }
     };
     let raw: &RawValue = serde_json::from_slice(text.get(from..end)?).ok()?;
     Some((Id::parse(raw.get())?, end))
@@ -376,6 +381,20 @@ mod tests {
             ("{\"method\":\"x\",\"params\":[\r{\"id\":5,\"result\":{}}\r]}", vec![]),
         ] {
             assert_eq!(ids(line), expected, "{line}");
+        }
+        let long = format!("0.{}", "1".repeat(LONGEST_OUTLINED - 2));
+        let answer = |id: &str| format!(r#"{{"id":{id},"result":{{}}}}"#);
+        assert_eq!(ids(&answer(&long)), [long.as_str()]);
+        assert_eq!(ids(&answer(&format!("{long}1"))), [""; 0], "and not a part of it");
+    }
+
+    /// Nothing in these lines ends a value: whoever looks for that end behind each key needs hours.
+    #[test]
+    fn a_line_of_ids_alone_is_read_in_the_time_of_its_length() {
+        for (id, expected) in [(r#""id":1"#, MOST_ANSWERED), (r#""id":x"#, 0), (r#""id":"\x""#, 0)] {
+            let line = format!("{{\"tool\":0,{}}}", id.repeat((1 << 20) / id.len()));
+            assert!(!may_list(line.as_bytes()));
+            assert_eq!(answered(line.as_bytes()).len(), expected, "{id}");
         }
     }
 
