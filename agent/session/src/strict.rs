@@ -5,7 +5,7 @@
 
 use super::plain;
 use ringfence_wire::depth;
-use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
+use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::{Value, value::RawValue};
 use std::{borrow::Cow, cell::Cell, collections::HashSet, fmt};
 
@@ -380,7 +380,8 @@ pub(crate) const LINE_ENDS: [(char, &str); 9] = [
 ];
 
 /// Refuses a line that a reader with other line ends would take apart into something it acts on. A CR at the very end is
-/// the other half of CRLF and harmless; U+2028 inside a text is fine unless a whole object stands between two of them.
+/// the other half of CRLF and harmless; U+2028 inside a text is fine unless a whole value stands between two of them, or an object
+/// with something in it behind one: some readers ignore what follows a value.
 fn hidden_line(text: &str) -> Result<(), Ambiguity> {
     let body = text.strip_suffix('\r').unwrap_or(text);
     // All of them are control characters or beyond ASCII; most lines have neither.
@@ -391,15 +392,24 @@ fn hidden_line(text: &str) -> Result<(), Ambiguity> {
         if !body.contains(end) {
             continue;
         }
-        let object = |piece: &str| {
-            let piece = piece.trim_matches(|c: char| c.is_whitespace());
-            piece.starts_with(['{', '[']) && serde_json::from_str::<serde::de::IgnoredAny>(piece).is_ok()
-        };
-        if body.split(end).any(object) {
+        if body.split(end).any(is_read_alone) {
             return Err(Ambiguity::HiddenLine(name));
         }
     }
     Ok(())
+}
+
+/// Whether a piece of a line begins with an object or a list that some reader of it acts on.
+fn is_read_alone(piece: &str) -> bool {
+    let piece = piece.trim_matches(|c: char| c.is_whitespace());
+    if !piece.starts_with(['{', '[']) {
+        return false;
+    }
+    let mut values = serde_json::Deserializer::from_str(piece).into_iter::<IgnoredAny>();
+    let is_value = values.next().is_some_and(|value| value.is_ok());
+    let (value, rest) = piece.split_at_checked(values.byte_offset()).unwrap_or((piece, ""));
+    // The quotation marks of what an object holds. Those of one that is quoted within a text are escaped.
+    is_value && (rest.is_empty() || value.contains('"'))
 }
 
 /// Deepest nesting of brackets outside strings. Counts only; the text need not be JSON.

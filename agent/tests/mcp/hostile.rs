@@ -151,6 +151,9 @@ fn cases() -> Vec<Case> {
         let control = if end == "\r" { format!("{good}\r") } else { harmless };
         cases.push(case(line, "9", reason, control));
     }
+    // Whatever follows the message that stands alone.
+    let follows = format!("{{\"jsonrpc\":\"2.0\",\"method\":\"x\",\"params\":[\r{},\r0]}}", with(ID, DELETE));
+    cases.push(case(follows, "null", hidden, good.replace("{}", "{\"a\":[\r0,\r[1],\r2]}")));
     cases
 }
 

@@ -33,6 +33,25 @@ fn what_parsers_read_differently_is_refused() {
 }
 
 #[test]
+fn a_message_behind_a_line_end_is_refused_whatever_follows_it() {
+    for hidden in [
+        "{\"jsonrpc\":\"2.0\",\"method\":\"x\",\"params\":[\r{\"id\":1,\"result\":{\"tools\":[]}},\r0]}",
+        "{\"jsonrpc\":\"2.0\",\"method\":\"x\",\"params\":[\r {\"id\":9,\"method\":\"tools/call\"},\r0]}",
+        "{\"method\":\"x\",\"params\":[\r[{\"id\":9,\"method\":\"tools/call\"}],0]}",
+        "{\"method\":\"x\",\"params\":[\"\u{2028}{\",\":1}\"]}",
+    ] {
+        assert!(matches!(whole(hidden.as_bytes()), Err(Ambiguity::HiddenLine(_))), "{hidden}");
+    }
+    for fine in [
+        "{\"t\":\"x\u{2028}[1] a\u{2028}{} b\"}",
+        "{\"t\":\"x\u{2028}{\\\"id\\\":9,\\\"method\\\":\\\"tools/call\\\"}, quoted\"}",
+        "{\"t\":[\r0,\r[1, 2],\r\"{\",{\"a\":1}]}",
+    ] {
+        assert_eq!(whole(fine.as_bytes()), Ok(fine), "{fine}");
+    }
+}
+
+#[test]
 fn duplicate_escaped_and_folded_keys_are_refused() {
     assert!(matches!(object(r#"{"id":1,"id":2}"#, KEYS), Err(Ambiguity::DuplicateKey(_))));
     assert!(matches!(object(r#"{"id":1,"\u0069d":2}"#, KEYS), Err(Ambiguity::DuplicateKey(_))));

@@ -50,6 +50,7 @@ fn what_looks_like_another_message_is_judged_and_whoever_waits_is_answered() {
     for line in [
         format!(r#"{{"id":5,"method":"","Result":{{"tools":[{EVIL}]}}}}"#),
         format!("{{\"method\":\"x\",\"params\":[\r{{\"id\":5,{tools}}}\r]}}"),
+        format!("{{\"method\":\"x\",\"params\":[\r{{\"id\":5,{tools}}},\r0]}}"),
         format!("{{\"id\":6,\"result\":[\u{2028}{{\"id\":5,{tools}}}\u{2028}]}}"),
         format!(r#"{{"id":5,"ID":5,{tools}}}"#),
         format!(r#"[{{"id":5,{tools},{tools}}},{{"id":6,"result":{{}}}}]"#),
@@ -67,7 +68,8 @@ fn what_looks_like_another_message_is_judged_and_whoever_waits_is_answered() {
     let rig = asked();
     let asks = r#"{"id":9,"method":"sampling/createMessage","params":{"tools":[{"name":"x"}]}}"#;
     let result = r#"{"id":6,"result":{"content":[{"type":"text","text":"two tools: {\"id\":5}"}]}}"#;
-    for line in [asks, result] {
+    let spaced = "{\"id\":70,\"result\":{\"content\":[\r{\"type\":\"text\",\"text\":\"tools\"},\r{}]}}";
+    for line in [asks, result, spaced] {
         assert_eq!(rig.says(line), format!("{line}\n"), "the control");
     }
 }
