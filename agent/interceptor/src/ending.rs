@@ -28,6 +28,8 @@ pub(crate) enum Step {
 /// How far an end is.
 #[derive(Debug, Default)]
 pub(crate) struct Ending {
+    /// Whether somebody reads what is said.
+    is_heard: bool,
     /// Since when the client is done.
     done: Option<Instant>,
     /// Since when somebody wants it to end by Ctrl-C.
@@ -38,6 +40,11 @@ pub(crate) struct Ending {
 }
 
 impl Ending {
+    /// Of a session; `is_heard`: whether somebody reads what is said.
+    pub(crate) fn new(is_heard: bool) -> Self {
+        Self { is_heard, ..Self::default() }
+    }
+
     /// The client sends nothing more.
     pub(crate) fn client_done(&mut self, now: Instant) {
         self.done.get_or_insert(now);
@@ -90,7 +97,7 @@ impl Ending {
             return Some(Step::Terminate);
         }
         let longest = waited.max(since(self.interrupted));
-        if !self.is_said && longest.is_some_and(|waited| waited > SILENCE) {
+        if self.is_heard && !self.is_said && longest.is_some_and(|waited| waited > SILENCE) {
             self.is_said = true;
             return Some(Step::Say);
         }
@@ -124,7 +131,7 @@ mod tests {
     #[test]
     fn a_server_whose_client_is_gone_has_its_time_and_the_rest_is_said_once() {
         let begun = Instant::now();
-        let mut ending = Ending::default();
+        let mut ending = Ending::new(true);
         assert!(!ending.has_begun());
         assert_eq!(ending.next(at(begun, 60_000)), None, "nobody wants it to end");
         ending.client_done(begun);
@@ -144,7 +151,7 @@ mod tests {
     #[test]
     fn the_first_ctrl_c_is_the_server_s_and_the_second_ends_all() {
         let begun = Instant::now();
-        let mut ending = Ending::default();
+        let mut ending = Ending::new(true);
         ending.interrupted(begun);
         // The same key, by way of the client.
         ending.interrupted(at(begun, 50));
@@ -158,7 +165,7 @@ mod tests {
     #[test]
     fn a_ctrl_c_that_ended_nothing_is_forgotten() {
         let begun = Instant::now();
-        let mut ending = Ending::default();
+        let mut ending = Ending::new(true);
         for press in 0..3 {
             let pressed = press * 60_000;
             ending.interrupted(at(begun, pressed));
@@ -181,20 +188,22 @@ mod tests {
     #[test]
     fn once_the_client_is_done_and_that_was_said_one_ctrl_c_ends_all() {
         let begun = Instant::now();
-        let of = |said: bool, presses: &[u64]| {
-            let mut ending = Ending::default();
+        let of = |is_heard: bool, looks: &[u64], presses: &[u64]| {
+            let mut ending = Ending::new(is_heard);
             ending.client_done(begun);
-            if said {
-                assert_eq!(ending.next(at(begun, 1_100)), Some(Step::Say));
+            for look in looks {
+                assert_eq!(ending.next(at(begun, *look)), is_heard.then_some(Step::Say));
             }
             presses.iter().for_each(|press| ending.interrupted(at(begun, *press)));
             ending.is_cut()
         };
-        assert!(of(true, &[1_100]));
-        assert!(!of(false, &[900]), "the control: the first is the server's");
-        assert!(of(false, &[900, 1_100]));
+        assert!(of(true, &[1_100], &[1_100]));
+        assert!(!of(false, &[1_100], &[2_000]), "nobody was told: the first is the server's");
+        assert!(of(false, &[1_100], &[2_000, 2_200]));
+        assert!(!of(true, &[], &[900]), "the control: nothing was said yet");
+        assert!(of(true, &[], &[900, 1_100]));
         // The same key, by way of the client, and what is said comes in between.
-        let mut ending = Ending::default();
+        let mut ending = Ending::new(true);
         ending.client_done(begun);
         ending.interrupted(at(begun, 1_000));
         assert_eq!(ending.next(at(begun, 1_050)), Some(Step::Say));

@@ -244,7 +244,8 @@ fn supervise(
     life: UnixStream,
 ) -> (i32, bool) {
     let mut life = Some(life);
-    let mut ending = Ending::default();
+    // A client has no use for what is said.
+    let mut ending = Ending::new(io::stderr().is_terminal());
     // Signals that came when the server was gone already.
     let mut late = Vec::new();
     let ended = loop {
@@ -264,8 +265,7 @@ fn supervise(
             Err(mpsc::RecvTimeoutError::Timeout) => {}
         }
         match ending.next(Instant::now()) {
-            // A client has no use for it.
-            Some(Step::Say) if io::stderr().is_terminal() => {
+            Some(Step::Say) => {
                 notice::print(&waits_for(pid.as_raw(), session.open_calls(), ending.is_done()));
             }
             Some(Step::Terminate) => drop(kill(Pid::from_raw(-pid.as_raw()), Signal::SIGTERM)),
@@ -276,7 +276,7 @@ fn supervise(
                 }
                 // The guard kills the whole tree when this end closes.
             }
-            Some(Step::Say) | None => {}
+            None => {}
         }
     };
     late.extend(
