@@ -51,8 +51,7 @@ pub fn last_id(end: &[u8]) -> Option<Id> {
 
 /// Whether a line of which this is the beginning is no message to any reader, as far as it is one line.
 pub fn is_noise(start: &[u8]) -> bool {
-    let text = trimmed(start);
-    !text.is_empty() && !begins(text)
+    decodings(start).iter().map(|start| trimmed(start)).all(|text| !text.is_empty() && !begins(text))
 }
 
 /// A piece of a line up to where some reader may end the line: up to the first byte that may be of such a character.
@@ -415,6 +414,16 @@ mod tests {
         }
         for line in ["", "   ", "\u{0}", "{", "[", "[1", "{\"id\":", "{xxxx", "\u{1c} {\"id"] {
             assert!(!is_noise(line.as_bytes()), "{line}");
+        }
+        for (line, is_one) in [
+            (&b"[1\xff2,{\"id\":5"[..], false),
+            (b"[\xff12,{\"id\":5", false),
+            (b"{a\xffb:", false),
+            (b"\xff\xfe", false),
+            (b"[DEBUG] caf\xe9 {\"id\":5", true),
+            (b"caf\xc3", true),
+        ] {
+            assert_eq!(is_noise(line), is_one, "{}", line.escape_ascii());
         }
         for (end, name) in LINE_ENDS {
             let piece = format!("xx\t\u{1b}[1m{end}{{");
