@@ -40,8 +40,8 @@ pub(super) fn find(text: &str) -> Option<Found> {
                 continue;
             }
             c if is_tag(c) => Some(TAGS),
-            '\u{fe00}'..='\u{fe0f}' | '\u{180b}'..='\u{180d}' | '\u{e0100}'..='\u{e01ef}' => {
-                let is_one = before.is_some_and(|before| takes_selector(before, c));
+            c if is_selector(c) => {
+                let is_one = before.is_some_and(|before| takes_selector(before, c, at(index + 1)));
                 if !matches!(c, '\u{fe0e}' | '\u{fe0f}') && !selectors.contains(&c) {
                     selectors.push(c);
                 }
@@ -68,7 +68,9 @@ pub(super) fn find(text: &str) -> Option<Found> {
             | '\u{ffa0}'
             | '\u{fff0}'..='\u{fffb}'
             | '\u{1bca0}'..='\u{1bca3}'
-            | '\u{1d173}'..='\u{1d17a}' => Some(WIDTH),
+            | '\u{1d173}'..='\u{1d17a}'
+            | '\u{e0080}'..='\u{e00ff}'
+            | '\u{e01f0}'..='\u{e0fff}' => Some(WIDTH),
             // At the beginning it is a byte-order mark.
             '\u{feff}' => (index > 0).then_some(WIDTH),
             '\n' | '\r' | '\t' => None,
@@ -108,7 +110,8 @@ pub(super) fn is_suspect(c: char) -> bool {
         || matches!(c,
             '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}' | '\u{180e}'
             | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{3164}' | '\u{feff}'
-            | '\u{ffa0}' | '\u{fff0}'..='\u{fffb}' | '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}')
+            | '\u{ffa0}' | '\u{fff0}'..='\u{fffb}' | '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}'
+            | '\u{e0080}'..='\u{e00ff}' | '\u{e01f0}'..='\u{e0fff}')
 }
 
 fn is_tag(c: char) -> bool {
@@ -116,25 +119,30 @@ fn is_tag(c: char) -> bool {
 }
 
 fn is_selector(c: char) -> bool {
-    matches!(c, '\u{fe00}'..='\u{fe0f}' | '\u{180b}'..='\u{180d}' | '\u{e0100}'..='\u{e01ef}')
+    matches!(c, '\u{fe00}'..='\u{fe0f}' | '\u{180b}'..='\u{180d}' | '\u{180f}' | '\u{e0100}'..='\u{e01ef}')
 }
 
-/// Whether a variation selector may stand behind a character: those for text and emoji behind a symbol, an emoji or a keycap's
-/// digit, others behind writing or mathematics that has such variants; none behind another selector.
-fn takes_selector(c: char, selector: char) -> bool {
+/// Whether a variation selector may stand behind a character, and before another: those for text and emoji behind a symbol or an
+/// emoji, or behind the sign of a keycap and before its key; others behind writing or mathematics that has such variants; none
+/// behind another selector.
+fn takes_selector(c: char, selector: char, next: Option<char>) -> bool {
     let ideograph =
         matches!(c, '\u{2e80}'..='\u{9fff}' | '\u{f900}'..='\u{faff}' | '\u{20000}'..='\u{3ffff}');
     match selector {
         '\u{fe0e}' | '\u{fe0f}' => {
-            matches!(c, '#' | '*' | '0'..='9' | '\u{a9}' | '\u{ae}')
-                || matches!(c, '\u{2010}'..='\u{2bff}' | '〰' | '〽' | '㊗' | '㊙' | '\u{1f000}'..='\u{1faff}')
+            // Dashes, quotation marks and lines are no symbols.
+            let is_punctuation =
+                matches!(c, '\u{2010}'..='\u{2027}' | '\u{2030}'..='\u{203b}' | '\u{2500}'..='\u{257f}');
+            matches!(c, '#' | '*' | '0'..='9') && next == Some('\u{20e3}')
+                || matches!(c, '\u{a9}' | '\u{ae}' | '\u{2010}'..='\u{2bff}' | '〰' | '〽' | '㊗' | '㊙' | '\u{1f000}'..='\u{1faff}')
                     && !is_suspect(c)
+                    && !is_punctuation
         }
         '\u{fe00}'..='\u{fe0d}' => {
             ideograph
                 || matches!(c, '0' | '\u{1000}'..='\u{109f}' | '\u{2200}'..='\u{22ff}' | '\u{2a00}'..='\u{2aff}' | '\u{ff01}'..='\u{ff1f}')
         }
-        '\u{180b}'..='\u{180d}' => matches!(c, '\u{1820}'..='\u{18aa}'),
+        '\u{180b}'..='\u{180d}' | '\u{180f}' => matches!(c, '\u{1820}'..='\u{18aa}'),
         _ => ideograph,
     }
 }
