@@ -129,12 +129,26 @@ impl<'de: 'a, 'a> Deserialize<'de> for Gathered<'a> {
 
 /// Whether a line may be read as a list of tools by any client: whether the word stands in it, in any case, or something that
 /// is written by its code and could be a letter of it, or what decoders may leave out that do not stop at bytes that are no
-/// characters.
+/// characters, or an escape that JSON does not have: some parsers take `\o` for an `o`, or `\x74` for a `t`.
 pub fn may_be_list(line: &[u8]) -> bool {
     memchr::memchr2_iter(b't', b'T', line)
         .any(|at| line.get(at..at + 4).is_some_and(|word| word.eq_ignore_ascii_case(b"tool")))
         || memchr::memmem::find(line, b"\\u00").is_some()
+        || has_odd_escape(line)
         || std::str::from_utf8(line).is_err()
+}
+
+/// Whether a backslash stands before something else than what JSON has behind one.
+fn has_odd_escape(line: &[u8]) -> bool {
+    let mut escaped = None;
+    memchr::memchr_iter(b'\\', line).any(|at| {
+        if escaped.take() == Some(at) {
+            return false;
+        }
+        let next = line.get(at + 1);
+        escaped = (next == Some(&b'\\')).then_some(at + 1);
+        !next.is_some_and(|next| b"\"\\/bfnrtu".contains(next))
+    })
 }
 
 impl Listed<'_> {
@@ -281,6 +295,26 @@ mod tests {
             assert!(read(odd.as_bytes()).is_err(), "{odd}");
         }
         assert!(read(b"{\"id\":1,\"result\":{\"tools\":[{\"name\":\"\xff\"}]}}").is_err());
+    }
+
+    #[test]
+    fn what_may_be_a_list_has_the_word_or_what_may_be_a_part_of_it() {
+        for line in [
+            &br#"{"result":{"tOOls":[]}}"#[..],
+            br#"{"result":{"\u0074ools":[]}}"#,
+            br#"{"result":{"t\ools":[]}}"#,
+            br#"{"result":{"\\":1,"\x74ools":[]}}"#,
+            br#"{"result":{"a":"\\\d"}}"#,
+            b"{\"result\":{\"t\xffools\":[]}}",
+            b"\\",
+        ] {
+            assert!(may_be_list(line), "{}", line.escape_ascii());
+        }
+        for line in
+            [r#"{"result":{"a":"\\d\\x \" \/ \b\f\n\r\t \ud83c\udf89 \\\\o"}}"#, r#"{"result":{"a":"\\"}}"#]
+        {
+            assert!(!may_be_list(line.as_bytes()), "{line}");
+        }
     }
 
     #[test]

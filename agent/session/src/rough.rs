@@ -211,8 +211,9 @@ impl Reading {
                     }
                     continue;
                 }
-                // Other dialects of JSON: comments, other quotes, keys without any. What is a string there is not told here.
-                b'\'' | b'/' | b'#' | b'`' => {
+                // Other dialects of JSON: comments, other quotes, keys without any, which may be written by their codes. What is a
+                // string there is not told here.
+                b'\'' | b'/' | b'#' | b'`' | b'\\' => {
                     found.lists = true;
                     break;
                 }
@@ -287,12 +288,26 @@ fn begins(text: &[u8]) -> bool {
     match text.first() {
         Some(b'{') => !is_plain || matches!(behind, Some(b':' | b'=') | None),
         Some(b'[') => {
-            let is_value = serde_json::from_slice::<serde::de::IgnoredAny>(word).is_ok()
-                || matches!(word, b"NaN" | b"Infinity" | b"-Infinity" | b"undefined");
-            !is_plain || (is_value && matches!(behind, Some(b',' | b']') | None))
+            let is_value = is_number(word)
+                || matches!(
+                    word,
+                    b"true" | b"false" | b"null" | b"NaN" | b"Infinity" | b"-Infinity" | b"undefined"
+                );
+            // What is cut may be any word.
+            !is_plain || behind.is_none() || (is_value && matches!(behind, Some(b',' | b']')))
         }
         _ => false,
     }
+}
+
+/// Whether a word is a number to some parser: some take zeros in front, or hexadecimal digits. No date is one.
+fn is_number(word: &[u8]) -> bool {
+    let digits = word.strip_prefix(b"-").unwrap_or(word);
+    if let Some(hex) = digits.strip_prefix(b"0x").or_else(|| digits.strip_prefix(b"0X")) {
+        return hex.iter().all(u8::is_ascii_hexdigit);
+    }
+    digits.first().is_some_and(u8::is_ascii_digit)
+        && std::str::from_utf8(word).is_ok_and(|word| word.parse::<f64>().is_ok())
 }
 
 #[cfg(test)]
@@ -317,6 +332,13 @@ mod tests {
             r#"{"a":1}{"id":1,"result":{T}}"#,
             r#"[12,{"id":1,"result":{T}}]"#,
             r#"{id:1,result:{tools:[]}}"#,
+            r#"{id:1,\u0072esult:{tools:[]}}"#,
+            r#"{"id":1,"result":{"t\ools":[]}}"#,
+            r#"{"id":1,"r\x65sult":{"tools":[]}}"#,
+            r#"[0x1,{"id":1,"result":{T}}]"#,
+            r#"[-01,{"id":1,"result":{T}}]"#,
+            r#"[1.,{"id":1,"result":{T}}]"#,
+            r#"[true,{"id":1,"result":{T}}]"#,
             r#"{/*"*/"id":1,"result":{T}}"#,
             r#"{'id':1}"#,
             r#"{"id":1,"result":{"\ud83c":[]}}"#,
@@ -351,6 +373,12 @@ mod tests {
             r#"{"id":1,"method":"sampling/createMessage","params":{"tools":[1],"temperature":NaN}}"#,
             r#"[DEBUG] -> {"id":1,"result":{T}}"#,
             r#"[2026-11-27 10:00:00] {"id":1,"result":{T}}"#,
+            r#"[2026-11-27] {"id":1,"result":{T}}"#,
+            r#"[10:00:00.123] {"id":1,"result":{T}}"#,
+            r#"[127.0.0.1] {"id":1,"result":{T}}"#,
+            r#"[3f2a9c] {"id":1,"result":{T}}"#,
+            r#"[INF] {"id":1,"result":{T}}"#,
+            r#"{"id":6,"result":{"x":NaN,"content":[{"text":"tools \d+ \n"}]}}"#,
             r#"[INFO, tools] {"id":1,"result":{T}}"#,
             r#"{worker 1} it's {"id":1,"result":{T}}"#,
             r#"{2026} {"id":1,"result":{T}}"#,
@@ -412,7 +440,9 @@ mod tests {
         for noise in ["xxx", "\u{feff} xxx", "[DEBUG] {", "{worker} {", "\"x"] {
             assert!(is_noise(noise.as_bytes()), "{noise}");
         }
-        for line in ["", "   ", "\u{0}", "{", "[", "[1", "{\"id\":", "{xxxx", "\u{1c} {\"id"] {
+        for line in
+            ["", "   ", "\u{0}", "{", "[", "[1", "[-", "[  tr", "[0x", "{\"id\":", "{xxxx", "\u{1c} {\"id"]
+        {
             assert!(!is_noise(line.as_bytes()), "{line}");
         }
         for (line, is_one) in [
