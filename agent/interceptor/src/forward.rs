@@ -50,6 +50,9 @@ use std::{
 /// How long the guard may take to start the server; the daemon compiles a profile meanwhile.
 const SOON: Duration = Duration::from_secs(60);
 
+/// Answers of ours that wait until the server reads. More of them are lost.
+const MOST_UNREAD: usize = 64;
+
 /// The session over real pipes.
 pub type PipeSession = Session<ServerStdin, io::Stdout>;
 
@@ -174,8 +177,9 @@ pub fn run(session: &Arc<PipeSession>, server: Server, limit: usize, signals: Si
         thread::spawn(move || {
             from_client(&session, limit);
             read_to_end.store(true, Ordering::Release);
-            session.client_done();
+            // First: the server's stdin is not closed as long as another thread writes to it.
             let _ = sender.send(Event::ClientDone);
+            session.client_done();
         });
     }
     {
@@ -195,8 +199,8 @@ pub fn run(session: &Arc<PipeSession>, server: Server, limit: usize, signals: Si
                 Ok(()) => session.after_last_line(hang_up),
                 Err(_) => {
                     // The client reads no more: as good as gone.
-                    session.client_done();
                     let _ = sender.send(Event::ClientDone);
+                    session.client_done();
                 }
             }
         })
@@ -311,8 +315,9 @@ fn from_client(session: &PipeSession, limit: usize) {
     }
 }
 
-fn from_server(session: &PipeSession, output: impl Read, limit: usize) -> io::Result<()> {
+fn from_server(session: &Arc<PipeSession>, output: impl Read, limit: usize) -> io::Result<()> {
     let mut lines = Lines::new(output, limit);
+    let mut answers = None;
     loop {
         match lines.next_lines() {
             Ok(Taken::End) | Err(_) => return Ok(()),
@@ -320,10 +325,21 @@ fn from_server(session: &PipeSession, output: impl Read, limit: usize) -> io::Re
             Ok(Taken::Overlong(start)) => {
                 let mut line = session.overlong(start, limit)?;
                 lines.rest(|piece| session.overlong_piece(&mut line, piece))?;
-                session.overlong_ends(line)?;
+                if let Some(answer) = session.overlong_ends(line)? {
+                    // A server that takes none of so many takes no more.
+                    let _ = answers.get_or_insert_with(|| to_server(Arc::clone(session))).try_send(answer);
+                }
             }
         }
     }
+}
+
+/// Writes what is sent to the server. A thread of its own: a server that writes all it has before it reads would wait for whoever
+/// reads that, and that one for the server.
+fn to_server(session: Arc<PipeSession>) -> mpsc::SyncSender<Vec<u8>> {
+    let (sender, answers) = mpsc::sync_channel::<Vec<u8>>(MOST_UNREAD);
+    thread::spawn(move || answers.iter().try_for_each(|answer| session.to_server(&answer)));
+    sender
 }
 
 /// Closes our end of the client's pipe. Standard output stays a valid descriptor, for what is still written to it.

@@ -242,7 +242,7 @@ impl<S: Write, C: Write> Session<S, C> {
             });
             let mut outstanding = lock(&self.outstanding);
             let ids = line::request_ids(body);
-            if ids.is_empty() && line::may_ask(body) {
+            if line::may_ask_more(body, &ids) {
                 self.pins.asks_something();
             }
             for id in ids {
@@ -459,7 +459,11 @@ impl<S: Write, C: Write> Session<S, C> {
         })
     }
 
-    fn to_server(&self, bytes: &[u8]) -> io::Result<()> {
+    /// Writes whole lines to the server, and waits until it takes them.
+    ///
+    /// # Errors
+    /// Those of writing to it, also where its stdin is closed.
+    pub(crate) fn to_server(&self, bytes: &[u8]) -> io::Result<()> {
         match lock(&self.server).as_mut() {
             Some(server) => server.write_all(bytes).and_then(|()| server.flush()),
             None => Err(io::ErrorKind::BrokenPipe.into()),

@@ -399,7 +399,7 @@ pub fn values_of(object: &str, key: &str) -> Vec<String> {
 }
 
 /// Whether a line that nobody can read may be a request to any reader, and not only a notification: a key in it may be `id`.
-pub fn may_ask(line: &[u8]) -> bool {
+fn may_ask(line: &[u8]) -> bool {
     let is_word = |at: Option<usize>| {
         at.and_then(|at| line.get(at)).is_some_and(|byte| byte.is_ascii_alphanumeric() || *byte == b'_')
     };
@@ -407,6 +407,11 @@ pub fn may_ask(line: &[u8]) -> bool {
         matches!(line.get(at + 1), Some(b'd' | b'D')) && !is_word(at.checked_sub(1)) && !is_word(Some(at + 2))
     }) || memchr::memmem::find(line, b"\\u00").is_some()
         || std::str::from_utf8(line).is_err()
+}
+
+/// Whether some reader may take such a line for more requests than were [`read`](request_ids) in it: for any, or for more of a batch.
+pub fn may_ask_more(line: &[u8], read: &[Id]) -> bool {
+    (read.is_empty() || rough::trimmed(line).starts_with(b"[")) && may_ask(line)
 }
 
 /// Which request a line of the server's answers, as far as brackets and strings tell.

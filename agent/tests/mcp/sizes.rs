@@ -1,6 +1,7 @@
 //! Long lines: what peers may send passes, what nobody should send ends in an error and not in memory.
 
 use crate::support::{Client, Home, answered};
+use serde_json::Value;
 use std::{
     fs,
     io::Read,
@@ -61,6 +62,18 @@ fn a_longer_line_than_the_limit_is_refused_and_the_next_passes() {
         .iter()
         .any(|entry| entry["text"].as_str().is_some_and(|t| t.contains("not forwarded")));
     assert!(noted, "it is on record");
+}
+
+#[test]
+fn a_server_s_own_request_that_is_too_long_is_answered() {
+    const SERVER: &str = r#"printf '{"method":"sampling/createMessage","params":{"x":"'; head -c 4096 /dev/zero | tr '\0' x
+        printf '"},"jsonrpc":"2.0","id":9}\n'; cat"#;
+    let home = Home::new();
+    let mut client = Client::start(&mut home.interceptor(&["--max-line", "1024", "--", "sh", "-c", SERVER]));
+    // What it is told, as it says itself.
+    let told: Value = serde_json::from_str(&client.out.line()).expect("JSON");
+    assert_eq!((&told["id"], &told["error"]["code"]), (&9.into(), &(-32603).into()), "{told}");
+    assert!(client.end().success());
 }
 
 #[test]

@@ -24,6 +24,8 @@ pub(crate) struct Overlong {
     why: String,
     /// What it answers, by its beginning.
     answers: Answers,
+    /// What it asks under, by its beginning, where it is a request of the server's.
+    asks: Option<Id>,
     /// Its end.
     tail: Vec<u8>,
     /// Where it begins as no message, it passes as far as it is one line to every reader.
@@ -85,7 +87,7 @@ impl<S: Write, C: Write> Session<S, C> {
         for id in ids {
             if let Some(id) = self.asked_by(&id) {
                 self.answered(&id);
-                refusals.extend(no_list(&id, why));
+                refusals.extend(unpassed(&id, &format!("the server's answer was {why}")));
             }
         }
         refusals
@@ -150,7 +152,9 @@ impl<S: Write, C: Write> Session<S, C> {
         if noise.is_none() {
             notice::print(&format!("a line of the server's was {why}"));
         }
-        let mut line = Overlong { why, answers: line::answers(start), tail: Vec::new(), noise };
+        let answers = line::answers(start);
+        let asks = line::request_ids(start).into_iter().next().filter(|_| answers == Answers::Nothing);
+        let mut line = Overlong { why, answers, asks, tail: Vec::new(), noise };
         self.overlong_piece(&mut line, start).map(|()| line)
     }
 
@@ -171,24 +175,32 @@ impl<S: Write, C: Write> Session<S, C> {
         Ok(())
     }
 
-    /// Its end: what was kept from the client is answered, where it is clear what that answered.
+    /// Its end: what was kept from the client is answered, where it is clear what that answered. What the server is to be told,
+    /// where it was a request of its own.
     ///
     /// # Errors
     /// Those of writing to the client.
-    pub(crate) fn overlong_ends(&self, line: Overlong) -> io::Result<()> {
-        let Overlong { why, answers, tail, noise } = line;
+    pub(crate) fn overlong_ends(&self, line: Overlong) -> io::Result<Option<Vec<u8>>> {
+        let Overlong { why, answers, asks, tail, noise } = line;
         if let Some(noise) = noise {
             let text = "a line of the server's went by unread: it is no message, and too long to be judged";
             self.record_or_warn(&Entry::Note { at: now_micros(), text: text.to_owned() });
-            return if noise == Noise::Cut { self.piece_to_client(b"\n") } else { Ok(()) };
+            if noise == Noise::Cut {
+                self.piece_to_client(b"\n")?;
+            }
+            return Ok(None);
         }
         let id = match answers {
             Answers::One(id) | Answers::Unclear(Some(id)) => Some(id),
             Answers::Unclear(None) => rough::last_id(&tail),
-            Answers::Nothing => None,
+            Answers::Nothing => {
+                self.record_overlong(None, &why);
+                let id = asks.or_else(|| rough::last_id(&tail));
+                return Ok(id.map(|id| unpassed(&id, &format!("the server's request was {why}"))));
+            }
         };
         self.record_overlong(id.as_ref(), &why);
-        self.to_client(&self.refusals(id.into_iter().collect(), &why))
+        self.to_client(&self.refusals(id.into_iter().collect(), &why)).map(|()| None)
     }
 
     /// Takes what the auditor has pinned, and tells the client to ask again where that changes what it got.
@@ -211,9 +223,9 @@ impl<S: Write, C: Write> Session<S, C> {
     }
 }
 
-/// The answer to a request whose own cannot be passed on.
-fn no_list(id: &Id, why: &str) -> Vec<u8> {
-    let error = json!({ "code": -32603, "message": format!("Ringfence: the server's answer was {why}.") });
+/// The answer to a request that cannot be passed on, or whose own answer cannot.
+fn unpassed(id: &Id, why: &str) -> Vec<u8> {
+    let error = json!({ "code": -32603, "message": format!("Ringfence: {why}.") });
     id.answer("error", &error).into_bytes()
 }
 

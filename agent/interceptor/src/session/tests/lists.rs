@@ -24,11 +24,13 @@ impl Rig {
         self.client.text()
     }
 
-    /// The same of one that is too long, in two pieces.
+    /// The same of one that is too long, in two pieces. The server gets what it is told.
     pub(super) fn says_at_length(&self, start: &[u8], end: &[u8]) -> String {
         let mut line = self.session.overlong(start, start.len()).expect("both ends");
         self.session.overlong_piece(&mut line, end).expect("both ends");
-        self.session.overlong_ends(line).expect("both ends");
+        if let Some(answer) = self.session.overlong_ends(line).expect("both ends") {
+            self.session.to_server(&answer).expect("both ends");
+        }
         String::from_utf8_lossy(&self.client.bytes()).into_owned()
     }
 }
@@ -102,6 +104,9 @@ fn an_unreadable_notification_asks_for_no_list_and_what_may_be_a_request_does() 
     for (line, asks) in [
         ("{\"method\":\"notifications/x\",\"params\":{\"progress\":NaN}}\n", false),
         ("{\"method\":\"tools/list\",\"id\":9,\"id\":9}\n", true),
+        ("{\"method\":\"ping\",\"id\":1,\"x\":NaN}\n", false),
+        ("[{\"id\":1,\"method\":\"ping\"},{\"method\":\"x\",\"Params\":{}}]\n", true),
+        ("[{\"id\":1,\"method\":\"ping\"},{\"id\":9,\"ID\":9,\"method\":\"tools/list\"}]\n", true),
     ] {
         let rig = rig(|options| options.lenient = true);
         rig.session.client_lines(line.as_bytes()).expect("both ends");
@@ -176,6 +181,31 @@ fn a_line_that_is_too_long_never_passes_where_it_may_be_a_list() {
     let said = rig.says_at_length(b"log xxx", "xx\u{2028}{\"id\":5,\"result\":{\"tools\":[]}}\n".as_bytes());
     assert!(said.starts_with("log xxxxx") && said.ends_with('\n') && !said.contains("tools"), "{said}");
     assert_eq!(rig.says_at_length(b"log xxx", b"xx\n"), "log xxxxx\n", "the control");
+}
+
+#[test]
+fn a_request_of_the_server_s_own_that_is_too_long_is_answered() {
+    for (start, end, is_told) in [
+        (r#"{"jsonrpc":"2.0","id":6,"method":"sampling/createMessage","params":{"x":"xx"#, "xx\"}}\n", true),
+        (
+            r#"{"method":"sampling/createMessage","params":{"x":"xx"#,
+            "xx\"},\"jsonrpc\":\"2.0\",\"id\":6}\n",
+            true,
+        ),
+        (r#"{"method":"notifications/message","params":{"x":"xx"#, "xx\",\"id\":6}}\n", false),
+        (r#"{"id":6,"result":{"x":"xx"#, "xx\"}}\n", false),
+        (r#"{"id":6,"x":"xx"#, "xx\",\"id\":6}\n", false),
+        (r#"[{"id":6,"method":"ping"},"xx"#, "xx\"]\n", false),
+        ("log xx", "xx,\"id\":6}\n", false),
+    ] {
+        let rig = asked();
+        let client = rig.says_at_length(start.as_bytes(), end.as_bytes());
+        let told = rig.server.text();
+        let answer = r#"{"jsonrpc":"2.0","id":6,"error":{"code":-32603,"message":"Ringfence: the server's request was not passed on"#;
+        assert_eq!(told.starts_with(answer) && told.lines().count() == 1, is_told, "{start}: {told}");
+        assert_eq!(told.is_empty(), !is_told, "{start}: {told}");
+        assert!(!is_told || client.is_empty(), "the client's own 6 has its answer to come: {client}");
+    }
 }
 
 #[test]
