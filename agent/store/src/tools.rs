@@ -13,8 +13,8 @@ use std::collections::{HashMap, HashSet};
 /// What the key of a server begins with whose sessions begin in containers: what those say pins nothing for others.
 pub const CONTAINED: &str = "contained ";
 
-/// Most servers of one user, subordinate ids included; those in containers are counted apart. Of more, those go that nobody used
-/// for as long as [`FORGOTTEN`], but for those that somebody decided about.
+/// Most servers of one user, subordinate ids included; those in containers are counted apart. Of more, those go of which nothing is
+/// pinned, then those that nobody used for as long as [`FORGOTTEN`], but for those that somebody decided about.
 pub(crate) const MOST_SERVERS: i64 = 256;
 /// Most bytes of the definitions of one user's servers, counted like those, but for what each has room for whatever the others
 /// take. What has no room is pinned by its hash alone.
@@ -82,7 +82,7 @@ fn begin(
         None => {
             if !make_room(step, (owner, contained))? {
                 tracing::warn!(
-                    "session {}: nothing is pinned of its server for other sessions: uid {owner} has {MOST_SERVERS} servers, each of which was used within 90 days or decided about; `ringfence mcp inventory SERVER --forget` makes room",
+                    "session {}: nothing is pinned of its server for other sessions: uid {owner} has {MOST_SERVERS} servers, each of which is in use, or was pinned and used within 90 days or decided about; `ringfence mcp inventory SERVER --forget` makes room",
                     at.session
                 );
                 return Ok(());
@@ -431,8 +431,9 @@ pub(crate) fn called(
     .map(drop)
 }
 
-/// Makes room for one more server of a user. False: each was used within [`FORGOTTEN`], decided about, or has something waiting,
-/// and whoever could remove those could have what was pinned of them pinned anew.
+/// Makes room for one more server of a user: those of which nothing is pinned go first, whenever they were used. False: each is in
+/// use, or something is pinned of it and it was used within [`FORGOTTEN`], decided about, or has something waiting, and whoever
+/// could remove those could have what was pinned of them pinned anew.
 fn make_room(step: &Transaction<'_>, (owner, contained): (u32, bool)) -> rusqlite::Result<bool> {
     loop {
         let servers: i64 = step
@@ -445,11 +446,14 @@ fn make_room(step: &Transaction<'_>, (owner, contained): (u32, bool)) -> rusqlit
         }
         let oldest: Option<i64> = step
             .prepare_cached(
-                "SELECT id FROM mcp_servers s WHERE owner = ?1 AND contained = ?2 AND agent IS NULL AND last_seen < ?3
-                     AND NOT EXISTS (SELECT 1 FROM sessions WHERE server = s.id AND (ended_at IS NULL OR ended_at >= ?3))
+                "WITH known AS (SELECT id, last_seen, EXISTS (SELECT 1 FROM tool_pins p WHERE p.server = s.id) AS is_pinned
+                     FROM mcp_servers s WHERE owner = ?1 AND contained = ?2
+                         AND NOT EXISTS (SELECT 1 FROM sessions WHERE server = s.id AND ended_at IS NULL))
+                 SELECT id FROM known s WHERE NOT is_pinned OR (last_seen < ?3
+                     AND NOT EXISTS (SELECT 1 FROM sessions WHERE server = s.id AND ended_at >= ?3)
                      AND NOT EXISTS (SELECT 1 FROM tool_pins p WHERE p.server = s.id AND (p.approved_at IS NOT NULL
-                         OR p.rejected_at IS NOT NULL OR p.changed_sha256 IS NOT NULL))
-                 ORDER BY last_seen, id LIMIT 1",
+                         OR p.rejected_at IS NOT NULL OR p.changed_sha256 IS NOT NULL)))
+                 ORDER BY is_pinned, last_seen, id LIMIT 1",
             )?
             .query_row(params![owner, contained, long_ago()], |row| row.get(0))
             .optional()?;

@@ -273,6 +273,7 @@ fn a_user_has_so_many_servers_and_a_server_so_many_tools() {
         };
         let server = Row::Server { key: Some(key(number)), info: None, at: at * SECOND };
         store.write(&session, 5, &[start, server]);
+        store.list(&session, 5, 1, vec![tool("a", "A")]);
         store.end(&session);
     }
     assert_eq!(store.numbers("SELECT count(*) FROM mcp_servers WHERE uid = 5"), MOST_SERVERS);
@@ -285,9 +286,11 @@ fn a_user_has_so_many_servers_and_a_server_so_many_tools() {
         let tools = (0..MOST_TOOLS).map(|n| tool(&format!("t{round}-{n}"), "x")).collect();
         store.list(&last, 5, 1000 + round, tools);
     }
-    assert_eq!(store.numbers("SELECT count(*) FROM tool_pins"), MOST_TOOLS as i64);
-    assert!(store.numbers("SELECT count(*) FROM mcp_tools") <= 2 * MOST_TOOLS as i64);
-    assert!(store.numbers("SELECT count(*) FROM tool_changes") <= 4 * MOST_TOOLS as i64);
+    let of_last = format!("WHERE server = (SELECT server FROM sessions WHERE id = '{last}')");
+    let mut count = |table: &str| store.numbers(&format!("SELECT count(*) FROM {table} {of_last}"));
+    assert_eq!(count("tool_pins"), MOST_TOOLS as i64);
+    assert!(count("mcp_tools") <= 2 * MOST_TOOLS as i64);
+    assert!(count("tool_changes") <= 4 * MOST_TOOLS as i64);
 }
 
 #[test]
@@ -367,6 +370,7 @@ fn what_is_in_use_or_decided_about_is_not_removed_for_new_servers_nor_what_was_s
     // One has a change that waits, the next one is over and nobody decided anything.
     store.list("0", 5, 1, vec![tool("a", "A")]);
     store.list("0", 5, 2, vec![tool("a", "B")]);
+    store.list("1", 5, 1, vec![tool("a", "A")]);
     ["0", "1"].iter().for_each(|session| store.end(session));
     // Whatever time a journal says.
     begin(&mut store, 301);
@@ -381,6 +385,29 @@ fn what_is_in_use_or_decided_about_is_not_removed_for_new_servers_nor_what_was_s
     assert!(store.reader.server_of("0").expect("reads").is_some(), "something waits");
     assert!(store.reader.server_of("2").expect("reads").is_some(), "it is in use");
     assert_eq!(store.reader.server_of("1").expect("reads"), None);
+}
+
+#[test]
+fn servers_of_which_nothing_is_pinned_make_room_for_new_ones_first() {
+    let mut store = Store::new();
+    let begin = |store: &mut Store, number: usize| {
+        store.begin(&format!("{number}"), 5, ("s", "x"), &key(number));
+    };
+    (0..MOST_SERVERS as usize).for_each(|number| begin(&mut store, number));
+    let knows = |store: &Store, session: &str| store.reader.server_of(session).expect("reads").is_some();
+    // The first is long unused, and has a tool; the second is in use, and has none.
+    store.list("0", 5, 1, vec![tool("a", "A")]);
+    store.rests("0", 91);
+    store.rests("1", 91);
+    ["0", "7"].iter().for_each(|session| store.end(session));
+    begin(&mut store, 300);
+    assert!(knows(&store, "300") && !knows(&store, "7"), "of that nothing is pinned");
+    assert!(knows(&store, "0") && knows(&store, "1"), "of the one there is, and the other may list yet");
+    store.list("300", 5, 1, vec![tool("a", "A")]);
+    begin(&mut store, 301);
+    assert!(knows(&store, "301") && !knows(&store, "0"), "then what was not used for long");
+    begin(&mut store, 302);
+    assert!(!knows(&store, "302") && knows(&store, "300"), "the control");
 }
 
 #[test]
