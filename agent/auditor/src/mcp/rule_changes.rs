@@ -11,10 +11,11 @@ use ringfence_session::{
 };
 use ringfence_store::{self as store, Changed, MOST_PATTERNS, SessionReader, Viewer};
 use ringfence_wire::{
-    exception::EXCEPT,
+    exception::{EXCEPT, Exception},
     mcp::{Conditions, RuleChange, StoredRule},
     tool_call::{Named as _, Operation, Recorded},
 };
+use serde::Deserialize as _;
 use serde_json::{Value, json};
 use std::{
     collections::HashMap,
@@ -194,6 +195,18 @@ fn show(row: &mut Value, viewer: Viewer) {
     row["enabled"] = (row["enabled"] != 0).into();
     row["source"] = "database".into();
     row["yours"] = (viewer.0 == 0 || row["uid"] != 0).into();
+    if row["action"] == EXCEPT
+        && let Err(why) = excepts(row)
+    {
+        row["not_in_force"] = why.into();
+    }
+}
+
+/// Whether the exception of a row counts in sessions, which check it once more: an earlier version may have taken it.
+fn excepts(row: &Value) -> Result<(), String> {
+    let exception =
+        Exception::deserialize(&row["exception"]).map_err(|why| format!("it cannot be read: {why}"))?;
+    exceptions::check(&exception)
 }
 
 /// Makes lists of those conditions that are lists, and texts in their columns.
@@ -298,8 +311,9 @@ impl Sessions {
 
 #[cfg(test)]
 mod tests {
-    use super::{check, lists, suggested};
+    use super::{check, lists, show, suggested};
     use ringfence_session::{conditions::Facts, risk, rules, ruleset};
+    use ringfence_store::Viewer;
     use ringfence_wire::mcp::StoredRule;
     use serde_json::{Value, json};
 
@@ -337,6 +351,26 @@ mod tests {
             assert!(matches(tool), "{tool}");
             assert!(!matches("aXb") && !matches("other") && !matches("x"), "{tool}");
         }
+    }
+
+    #[test]
+    fn an_exception_that_sessions_do_not_count_is_listed_as_not_in_force() {
+        let shown = |action: &str, exception: Value| {
+            let mut row =
+                json!({ "name": "a", "enabled": 1, "uid": 5, "action": action, "exception": exception });
+            show(&mut row, Viewer(5));
+            row["not_in_force"].as_str().map(str::to_owned)
+        };
+        let argument = |equals: Value| {
+            let mut argument = json!({ "name": "command", "type": "string" });
+            argument["equals"] = equals;
+            json!({ "server": "s", "tool": "bash", "arguments": [argument], "reasons": ["execute"] })
+        };
+        let open = shown("except", argument(Value::Null)).expect("it is not");
+        assert!(open.contains("\"command\" is not pinned"), "{open}");
+        assert!(shown("except", Value::Null).is_some_and(|why| why.starts_with("it cannot be read")));
+        assert_eq!(shown("except", argument("ls".into())), None, "the control");
+        assert_eq!(shown("flag", Value::Null), None);
     }
 
     #[test]

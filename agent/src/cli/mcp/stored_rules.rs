@@ -351,7 +351,11 @@ fn change(places: &Places, change: &RuleChange, how: &How) -> anyhow::Result<Exi
     } else if matches!(change, RuleChange::Delete { .. }) {
         writeln!(out, "the rule is deleted")?;
     } else {
-        let state = if rule["enabled"] == true { "is in force" } else { "is switched off" };
+        let state = match rule["not_in_force"].as_str() {
+            _ if rule["enabled"] != true => "is switched off".to_owned(),
+            Some(why) => format!("is not in force: {}", printable(why)),
+            None => "is in force".to_owned(),
+        };
         writeln!(out, "{} {state}", printable(rule["name"].as_str().unwrap_or_default()))?;
     }
     Ok(ExitCode::SUCCESS)
@@ -418,7 +422,12 @@ fn list(source: &Source) -> anyhow::Result<ExitCode> {
     let head = ["#", "ACTION", "NAME", "HITS", "LAST HIT", "SOURCE", "ABOUT"].map(str::to_owned);
     let line = |row: &Value| {
         let text = |key: &str| row[key].as_str().unwrap_or_default();
-        let off = if row["enabled"] == true { "" } else { " (off)" };
+        let why = row["not_in_force"].as_str();
+        let off = match why {
+            _ if row["enabled"] != true => " (off)",
+            Some(_) => " (not in force)",
+            None => "",
+        };
         let place = row["place"].as_u64().map(|place| place.to_string()).unwrap_or_default();
         [
             place,
@@ -431,7 +440,7 @@ fn list(source: &Source) -> anyhow::Result<ExitCode> {
                 "built in" => "built-in".to_owned(),
                 source => word(source),
             },
-            about(row),
+            about(row) + &why.map(|why| format!("; not in force: {}", printable(why))).unwrap_or_default(),
         ]
     };
     let table: Vec<[String; 7]> = std::iter::once(head).chain(found.iter().map(line)).collect();

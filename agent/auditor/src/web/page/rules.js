@@ -119,8 +119,8 @@ async function load() {
       el("tbody", {}, list.map((rule) =>
         el(
           "tr",
-          { class: rule.enabled ? "" : "off", "data-rule": key(rule) },
-          el("td", {}, el("span", { class: `verdict v-${rule.action}` }, visible(rule.action)), rule.enabled ? "" : " off"),
+          { class: rule.enabled && !rule.not_in_force ? "" : "off", "data-rule": key(rule) },
+          el("td", {}, el("span", { class: `verdict v-${rule.action}` }, visible(rule.action)), state(rule)),
           shown("td", { class: "tool" }, rule.name),
           CONDITIONS.map(({ name, kind }) => {
             const { server, tool } = rule.exception ?? {};
@@ -131,7 +131,7 @@ async function load() {
           el("td", { class: "time" }, lastHit(rule)),
           shown("td", {}, rule.source),
           rule.exception
-            ? el("td", { class: "description" }, exceptions.about(rule.exception), ...visible(rule.description ? `; ${rule.description}` : ""))
+            ? el("td", { class: "description" }, exceptions.about(rule.exception), ...visible(remarks(rule)))
             : shown("td", { class: "description" }, rule.description ?? ""),
           el("td", { class: "acts" }, rule.yours ? acts(rule, list) : null),
         )))),
@@ -143,6 +143,10 @@ async function load() {
 /** What a row is found by: rules of a file have no id. */
 const key = (rule) => rule.id ?? `file ${rule.name}`;
 const hits = (rule) => Number(rule.hits ?? 0).toLocaleString();
+/** Whether it counts, in a word: an exception that an earlier version took may not. */
+const state = (rule) => (!rule.enabled ? " off" : rule.not_in_force ? " not in force" : "");
+const remarks = ({ description, not_in_force: why }) =>
+  [why && `not in force: ${why}`, description].filter(Boolean).map((text) => `; ${text}`).join("");
 const lastHit = (rule) => (rule.last_hit ? timeOf(rule.last_hit) : "never");
 
 /** Brings the counts of the rows up to date, and nothing else: no button moves under the pointer. */
