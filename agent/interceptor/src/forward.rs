@@ -273,14 +273,12 @@ fn supervise(
                 notice::print(&waits_for(pid.as_raw(), session.open_calls(), ending.is_done()));
             }
             Some(Step::Terminate) => drop(kill(Pid::from_raw(-pid.as_raw()), Signal::SIGTERM)),
-            Some(Step::Kill) => {
-                if life.take().is_some() && ending.is_cut() {
-                    let text = "the server was killed by Ctrl-C".to_owned();
-                    let _ = session.record(&Entry::Note { at: now(), text });
-                }
-                // The guard kills the whole tree when this end closes.
+            // The guard kills the whole tree when this end closes.
+            Some(Step::Kill) if life.take().is_some() && ending.is_cut() => {
+                let text = "the server was killed by Ctrl-C".to_owned();
+                let _ = session.record(&Entry::Note { at: now(), text });
             }
-            None => {}
+            Some(Step::Kill) | None => {}
         }
     };
     late.extend(
