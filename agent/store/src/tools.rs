@@ -447,7 +447,7 @@ fn make_room(step: &Transaction<'_>, (owner, contained): (u32, bool)) -> rusqlit
         let oldest: Option<i64> = step
             .prepare_cached(
                 "WITH known AS (SELECT id, last_seen, EXISTS (SELECT 1 FROM tool_pins p WHERE p.server = s.id) AS is_pinned
-                     FROM mcp_servers s WHERE owner = ?1 AND contained = ?2
+                     FROM mcp_servers s WHERE owner = ?1 AND contained = ?2 AND agent IS NULL
                          AND NOT EXISTS (SELECT 1 FROM sessions WHERE server = s.id AND ended_at IS NULL))
                  SELECT id FROM known s WHERE NOT is_pinned OR (last_seen < ?3
                      AND NOT EXISTS (SELECT 1 FROM sessions WHERE server = s.id AND ended_at >= ?3)
