@@ -30,7 +30,7 @@ use std::process::ExitCode;
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask", max_term_width = 100)]
 #[command(
-    after_help = "Examples:\n  cargo xtask demo                    see a governed shell, and the kernel refusing it\n  cargo xtask test --quick            what to run before a commit\n  \
+    after_help = "Examples:\n  cargo xtask demo                    see a governed shell, and the kernel refusing it\n  cargo xtask test --quick            what to run while you work\n  \
     cargo xtask vm -- ringfence status  one command in a guest; a shell without it"
 )]
 struct Cli {

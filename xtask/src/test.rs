@@ -25,7 +25,7 @@ const CARGO_DENY: &str = "0.20.2";
 /// Test programs that run at once: one alone leaves half of two processors idle.
 const FULL_WIDTH: usize = 2;
 /// The same where minutes count: each waits for processes and clocks most of its time.
-const QUICK_WIDTH: usize = 3;
+const SMOKE_WIDTH: usize = 3;
 
 /// Runs every check; the last line says how many passed and failed.
 ///
@@ -33,16 +33,24 @@ const QUICK_WIDTH: usize = 3;
 /// MCP servers and clients behind the interceptor, LLM mocks and SDKs around the worker, real coding agents under
 /// `ringfence run`, then the VM tests on three kernels. Installs what is missing first.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:\n  cargo xtask test --quick  minutes: before a commit\n  \
+#[command(after_help = "Examples:\n  cargo xtask test --quick  while you work\n  \
+                        cargo xtask test --smoke  before a commit\n  \
                         cargo xtask test          everything: before a merge")]
 pub(crate) struct Args {
-    /// Without Chromium and other parties' software; of the VM tests only one case for each hook, on one kernel.
+    /// The checks of the sources, and the unit tests: nothing that starts a program.
     #[arg(long)]
     quick: bool,
+    /// Without Chromium and other parties' software; of the VM tests only one case for each hook, on one kernel.
+    #[arg(long, conflicts_with = "quick")]
+    smoke: bool,
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    setup::everything()?;
+    if args.quick {
+        setup::for_checking()?
+    } else {
+        setup::everything()?
+    }
     let mut tally = Tally::default();
     check(&mut tally, "format", format);
     check(&mut tally, "clippy", clippy);
@@ -50,20 +58,28 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     check(&mut tally, "tidy", || tidy::check().map(|found| found.join("\n")).and_then(none));
     check(&mut tally, "licences and bans", licences);
     check(&mut tally, "advisories", advisories);
-    check(&mut tally, "programs for containers: static, under 2 MB", || guest::programs().map(drop));
     if args.quick {
-        quick(&mut tally);
+        part(&mut tally, "unit tests", unit::units);
+        return Ok(ended(&tally));
+    }
+    check(&mut tally, "programs for containers: static, under 2 MB", || guest::programs().map(drop));
+    if args.smoke {
+        smoke(&mut tally);
     } else {
         part(&mut tally, "unit and black-box tests", || unit::tests(FULL_WIDTH));
         others(&mut tally);
         part(&mut tally, "VM tests", vm_test::full);
     }
 
+    Ok(ended(&tally))
+}
+
+fn ended(tally: &Tally) -> ExitCode {
     for failed in &tally.failed {
         println!("failed: {failed}");
     }
     println!("{} passed, {} failed", tally.passed, tally.failed.len());
-    Ok(if tally.failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    if tally.failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// Other parties' software, two lots at once: each waits for processes most of its time. The longest first. What they start is
@@ -97,7 +113,7 @@ fn others(tally: &mut Tally) {
 
 /// The guest beside the tests: both wait more than they work. All is built before, and the tests' own binary last: the
 /// guest's is built with fewer features, in the same place.
-fn quick(tally: &mut Tally) {
+fn smoke(tally: &mut Tally) {
     let built = vm_test::Smoke::build().and_then(|smoke| unit::compile().map(|_| smoke));
     let smoke = match built {
         Ok(smoke) => smoke,
@@ -105,7 +121,7 @@ fn quick(tally: &mut Tally) {
     };
     let (tests, cases) = thread::scope(|scope| {
         let guest = scope.spawn(|| smoke.run());
-        (unit::tests(QUICK_WIDTH), guest.join())
+        (unit::tests(SMOKE_WIDTH), guest.join())
     });
     add(tally, "unit and black-box tests", tests);
     add(tally, "VM tests", cases.unwrap_or_else(|_| Err(anyhow!("their thread panicked"))));

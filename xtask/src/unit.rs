@@ -12,6 +12,9 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
+/// What selects the unit tests.
+const UNITS: [&str; 2] = ["--lib", "--bins"];
+
 /// Compiles them; the names of those that are programs of their own, from `tests/`.
 ///
 /// # Errors
@@ -40,7 +43,7 @@ pub(crate) fn tests(at_once: usize) -> Result<Tally> {
         vec![vec![]]
     } else {
         let own = programs.iter().map(|name| vec!["--test", name.as_str()]);
-        [vec!["--lib", "--bins"]].into_iter().chain(own).chain([vec!["--doc"]]).collect()
+        [UNITS.to_vec()].into_iter().chain(own).chain([vec!["--doc"]]).collect()
     };
     let (next, outcomes) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     thread::scope(|scope| {
@@ -69,6 +72,18 @@ pub(crate) fn tests(at_once: usize) -> Result<Tally> {
         bail!("cargo test ran no test at all");
     }
     say(&format!("unit and black-box tests: {} passed, {} failed", tally.passed, tally.failed.len()));
+    Ok(tally)
+}
+
+/// Unit tests alone.
+///
+/// # Errors
+/// As [`tests`].
+pub(crate) fn units() -> Result<Tally> {
+    quietly(build::cargo().args(["test", "--quiet", "--workspace", "--no-run"]).args(UNITS))
+        .context("the tests do not compile")?;
+    let tally = run(&UNITS)?;
+    say(&format!("unit tests: {} passed, {} failed", tally.passed, tally.failed.len()));
     Ok(tally)
 }
 

@@ -93,6 +93,13 @@ pub(crate) fn for_building() -> Result<()> {
     linker::install()
 }
 
+/// What the checks of the sources need, and the unit tests.
+pub(crate) fn for_checking() -> Result<()> {
+    for_building()?;
+    let _lock = Lock::take()?;
+    components::install()
+}
+
 /// What the benchmarks compare with. Only they need it: `everything` leaves it out.
 pub(crate) fn for_benchmarks() -> Result<()> {
     for_building()?;
