@@ -100,10 +100,16 @@ use std::{
     ffi::OsString,
     io,
     path::{Path, PathBuf},
+    thread,
+    time::{Duration, Instant},
 };
 
 /// The database's file name within the daemon's state directory.
 pub const FILE: &str = "audit.db";
+
+/// How long readers that open the new file at the same moment may be in the way, and how often it is tried meanwhile.
+const IN_THE_WAY: Duration = Duration::from_secs(5);
+const RETRY: Duration = Duration::from_millis(20);
 
 /// A database ready for writing, and what had to be done for it.
 #[derive(Debug)]
@@ -133,8 +139,15 @@ pub fn open(path: &Path, after: u64) -> Result<Opened, Error> {
 /// [`Error`]; see [`Error::may_pass`].
 pub fn replace(path: &Path, after: u64) -> Result<Opened, Error> {
     let moved_to = move_aside(path)?;
-    let writer = Writer::new(open_existing(path)?, after)?;
-    Ok(Opened { writer, moved_to: Some(moved_to) })
+    let until = Instant::now() + IN_THE_WAY;
+    loop {
+        match open_existing(path).and_then(|connection| Writer::new(connection, after)) {
+            Ok(writer) => return Ok(Opened { writer, moved_to: Some(moved_to) }),
+            // A later try would find a database that is whole, and nobody would say that another one was moved.
+            Err(error) if error.may_pass() && Instant::now() < until => thread::sleep(RETRY),
+            Err(error) => return Err(error),
+        }
+    }
 }
 
 /// Renames in the store's own directory.

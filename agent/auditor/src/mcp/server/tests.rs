@@ -528,6 +528,10 @@ fn a_session_for_whose_server_there_is_no_room_hears_that_nothing_is_pinned() {
                 SELECT 1000, 1000, n, 0, n, n, '9999-01-01', '9999-01-01' FROM n";
             let database = rusqlite::Connection::open(folder.path().join("audit.db")).expect("opens");
             database.execute(many, []).expect("stored");
+            // A server of which nothing is pinned would make room.
+            let pins = "INSERT INTO tool_pins (uid, server, name, sha256, parts, flags, since)
+                SELECT uid, id, 't', 'a', '{}', '[]', first_seen FROM mcp_servers";
+            database.execute(pins, []).expect("stored");
         }
         let session = uuid::Uuid::new_v4().to_string();
         let path = folder.path().join(&session);
