@@ -208,7 +208,7 @@ fn offer_all(places: &Places, connect: &impl Fn() -> Result<Conn, Error>) -> Res
 /// The dashboard's port where nobody names one.
 pub const DEFAULT_PORT: u16 = 8080;
 
-/// Process ids of the auditors that this process has started.
+/// Process ids of what this process has started and outlives it: auditors, and what [`spare`] was told.
 static STARTED: Mutex<Vec<Pid>> = Mutex::new(Vec::new());
 
 /// Variables that auditors are started without.
@@ -226,8 +226,14 @@ fn forget(auditor: &Child) {
     started.retain(|pid| u32::try_from(pid.as_raw()) != Ok(auditor.id()));
 }
 
-/// Calls `work` with the auditors that this process has started: they outlive it, whatever else it ends. No other is started
-/// meanwhile.
+/// A child of this process's that outlives it, as an auditor does. It is not to be waited for.
+pub fn spare(child: &Child) {
+    let mut started = STARTED.lock().unwrap_or_else(PoisonError::into_inner);
+    started.extend(i32::try_from(child.id()).map(Pid::from_raw));
+}
+
+/// Calls `work` with the auditors that this process has started, and what else outlives it: whatever it ends, not them. No other
+/// auditor is started meanwhile.
 pub fn sparing(work: impl FnOnce(&[Pid])) {
     work(&STARTED.lock().unwrap_or_else(PoisonError::into_inner));
 }

@@ -81,13 +81,17 @@ pub struct NotStarted {
 }
 
 /// Starts `command` behind a guard: this binary again, with `guard_arguments` and the command. Gives the server and
-/// its stdin.
+/// its stdin. `link` is for this program in place of a server: the descriptor whose number it finds in `LINK`.
 ///
 /// # Errors
 /// [`NotStarted`].
-pub fn start(command: &[OsString], guard_arguments: &[String]) -> Result<(Server, ServerStdin), NotStarted> {
+pub fn start(
+    command: &[OsString],
+    guard_arguments: &[String],
+    link: Option<OwnedFd>,
+) -> Result<(Server, ServerStdin), NotStarted> {
     let named = command.first().map(|c| c.to_string_lossy().into_owned()).unwrap_or_default();
-    match try_start(command, guard_arguments) {
+    match try_start(command, guard_arguments, link) {
         Ok(Ok(started)) => Ok(started),
         Ok(Err((status, reason))) => Err(NotStarted { command: named, reason, status }),
         Err(error) => Err(NotStarted { command: named, reason: error.to_string(), status: 1 }),
@@ -96,7 +100,7 @@ pub fn start(command: &[OsString], guard_arguments: &[String]) -> Result<(Server
 
 type Started = Result<(Server, ServerStdin), (u8, String)>;
 
-fn try_start(command: &[OsString], guard_arguments: &[String]) -> io::Result<Started> {
+fn try_start(command: &[OsString], guard_arguments: &[String], link: Option<OwnedFd>) -> io::Result<Started> {
     // What is left of the server's tree, should somebody kill the guard, becomes ours to end.
     let _ = prctl::set_child_subreaper(true);
     let (life, theirs) = UnixStream::pair()?;
@@ -113,7 +117,8 @@ fn try_start(command: &[OsString], guard_arguments: &[String]) -> io::Result<Sta
         .process_group(0)
         .spawn()?;
     let mut conn = Conn::new(life.try_clone()?, SOON, MAX_REPORT);
-    let pipes = [their_stdin.as_fd(), their_stdout.as_fd(), their_stderr.as_fd()];
+    let mut pipes = vec![their_stdin.as_fd(), their_stdout.as_fd(), their_stderr.as_fd()];
+    pipes.extend(link.as_ref().map(AsFd::as_fd));
     // The server takes longer to start than this.
     thread::spawn(|| {
         redact::prepare();

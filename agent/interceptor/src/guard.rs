@@ -10,12 +10,13 @@
 //! All three are subreapers: what the server started and lost becomes a child of the nearest of them that lives. So whichever
 //! of them is left ends everything, if two are killed.
 //!
-//! The guard's standard input, and the keeper's, is one end of a socket pair: over it come the server's three pipes, and go
-//! [`GuardReport`]. When the other end closes, for whatever reason, the keeper kills its whole tree.
+//! The guard's standard input, and the keeper's, is one end of a socket pair: over it come the server's three pipes, for a remote server
+//! with a login one end of the link to that login's keeper, which is none of this tree; and go [`GuardReport`]. When the other end closes, for whatever reason, the keeper kills its whole tree.
 
 use super::forward;
 use nix::{
     errno::Errno,
+    fcntl::{FcntlArg, FdFlag, fcntl},
     sys::{
         prctl,
         signal::{Signal, kill},
@@ -29,14 +30,14 @@ use ringfence_process::{
     spawn::{self, FAILED},
     tree,
 };
-use ringfence_wire::conn::Conn;
+use ringfence_wire::{conn::Conn, mcp_login::LINK};
 use serde::{Deserialize, Serialize};
 use std::{
     cell::Cell,
     ffi::{CStr, OsString},
     io::{self, Read, Write},
     os::{
-        fd::{AsFd, OwnedFd},
+        fd::{AsFd, AsRawFd, OwnedFd},
         unix::{
             net::UnixStream,
             process::{CommandExt, ExitStatusExt},
@@ -148,10 +149,14 @@ fn keep(how: &ServerLaunch, mut guard: UnixStream) -> io::Result<u8> {
     let mut watched = life.try_clone()?;
     let mut conn = Conn::new(life, SOON, MAX_REPORT);
     let ((), pipes) = conn.receive_with_descriptors::<()>().map_err(io::Error::other)?;
-    let pipes: [OwnedFd; 3] =
-        pipes.try_into().map_err(|_| io::Error::other("the interceptor sends three pipes"))?;
+    let mut pipes = pipes.into_iter();
+    let three = [pipes.next(), pipes.next(), pipes.next()];
+    let [Some(stdin), Some(stdout), Some(stderr)] = three else {
+        return Err(io::Error::other("the interceptor sends three pipes"));
+    };
+    let (link, pipes) = (pipes.next(), [stdin, stdout, stderr]);
     let started = match how {
-        ServerLaunch::Plain(command) => spawn(command, pipes),
+        ServerLaunch::Plain(command) => spawn(command, pipes, link),
         ServerLaunch::Contained(request) => contain(request, pipes),
     };
     let server = match started {
@@ -198,8 +203,13 @@ fn keep(how: &ServerLaunch, mut guard: UnixStream) -> io::Result<u8> {
     Ok(u8::try_from(status).unwrap_or(1))
 }
 
-/// Starts the server in a process group of its own. The pipes' ends are in the server alone when this returns.
-fn spawn(command: &[OsString], [stdin, stdout, stderr]: [OwnedFd; 3]) -> Result<Server, NotRun> {
+/// Starts the server in a process group of its own. The pipes' ends are in the server alone when this returns; so is that of `link`,
+/// which is for this program in place of a server, and whose number it finds in [`LINK`].
+fn spawn(
+    command: &[OsString],
+    [stdin, stdout, stderr]: [OwnedFd; 3],
+    link: Option<OwnedFd>,
+) -> Result<Server, NotRun> {
     let try_spawn = || {
         let (program, arguments) = command.split_first().ok_or(io::ErrorKind::NotFound)?;
         let mut server = Command::new(program);
@@ -207,7 +217,13 @@ fn spawn(command: &[OsString], [stdin, stdout, stderr]: [OwnedFd; 3]) -> Result<
             .args(arguments)
             .stdin(Stdio::from(stdin))
             .stdout(Stdio::from(stdout))
-            .stderr(Stdio::from(stderr));
+            .stderr(Stdio::from(stderr))
+            .env_remove(LINK);
+        if let Some(link) = &link {
+            // This process has one thread yet, and starts nothing else.
+            fcntl(link, FcntlArg::F_SETFD(FdFlag::empty()))?;
+            server.env(LINK, link.as_raw_fd().to_string());
+        }
         let server = with_signals_unmasked(|| server.process_group(0).spawn())?;
         i32::try_from(server.id()).map(Pid::from_raw).map_err(io::Error::other)
     };

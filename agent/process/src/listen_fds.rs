@@ -1,4 +1,5 @@
-//! What a service manager hands to the process that it starts: descriptors from 3 on, and their names (sd_listen_fds(3)).
+//! What a service manager hands to the process that it starts: descriptors from 3 on, and their names (sd_listen_fds(3)). Also a
+//! single one, which this program hands to itself.
 #![expect(unsafe_code, reason = "descriptors that nobody in this process owns yet, and the environment")]
 
 use nix::{
@@ -37,6 +38,11 @@ pub fn take() -> Vec<(String, OwnedFd)> {
     }
     let listed = listed(std::process::id(), pid.as_deref(), count.as_deref(), names.as_deref());
     listed.into_iter().filter_map(|(number, name)| Some((name, own(number)?))).collect()
+}
+
+/// Takes the one descriptor whose number is in `variable`, from a parent that is this program. None: there is none. The variable stays.
+pub fn inherited(variable: &str) -> Option<OwnedFd> {
+    own(env::var(variable).ok()?.parse().ok().filter(|number| *number >= FIRST)?)
 }
 
 /// The numbers and names that the variables speak of, if it is this process that they speak to.

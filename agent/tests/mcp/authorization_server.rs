@@ -7,7 +7,12 @@ use std::{
     collections::BTreeMap,
     io::{Read as _, Write as _},
     net::TcpStream,
-    sync::{Arc, Mutex, MutexGuard},
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::Duration,
 };
 
 /// What is wrong with it.
@@ -51,6 +56,8 @@ pub(crate) struct State {
 pub(crate) struct Server {
     pub(crate) http: HttpServer,
     state: Arc<Mutex<State>>,
+    /// Its token endpoint answers nobody until this is false again.
+    holds: Arc<AtomicBool>,
 }
 
 /// A form, or a query, as pairs.
@@ -95,10 +102,20 @@ impl Server {
         };
         let state = Arc::new(Mutex::new(state));
         let own = Arc::clone(&state);
+        let holds = Arc::new(AtomicBool::new(false));
+        let held = Arc::clone(&holds);
         let http = HttpServer::start(move |request, reply| {
+            while request.target == "/token" && held.load(Ordering::Acquire) {
+                thread::sleep(Duration::from_millis(5));
+            }
             answer(&mut own.lock().expect("whole"), request, reply);
         });
-        Self { http, state }
+        Self { http, state, holds }
+    }
+
+    /// Has its token endpoint wait before it does anything, or go on.
+    pub(crate) fn hold(&self, holds: bool) {
+        self.holds.store(holds, Ordering::Release);
     }
 
     pub(crate) fn url(&self) -> String {

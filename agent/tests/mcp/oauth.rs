@@ -272,3 +272,36 @@ fn a_renewal_whose_answer_is_lost_is_tried_again() {
     assert_eq!(server.renewals(), 2);
     assert!(kept(&home).contains("r3fresh-t0ken-2"));
 }
+
+#[test]
+fn a_renewal_goes_on_after_the_session_has_ended() {
+    let (server, home) = (Server::start(Odd::Nothing), Home::new());
+    assert!(log_in(&home, &server.url(), &[]).status.success());
+    let mut client = begin(&home, &server.url(), &[]);
+    let mut keepers = Vec::new();
+    for pid in descendants(client.pid()) {
+        let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        keepers.extend(words.windows(16).any(|part| part == b"mcp-login-keeper").then_some(pid));
+    }
+    assert_eq!(keepers.len(), 1);
+    server.hold(true);
+    server.state().access.clear();
+    client.send(line(&call(1, "read_it")));
+    let renews = |request: &crate::http_server::Request| {
+        String::from_utf8_lossy(&request.body).contains("grant_type=refresh_token")
+    };
+    server.http.wait_for("a renewal", renews);
+    // The client is gone, and all that its server was; what asks for the token is not.
+    client.end();
+    assert!(kept(&home).contains("acc3ss-t0ken-1"), "the control: nothing came yet");
+    server.hold(false);
+    eventually("what came is kept", || kept(&home).contains("r3fresh-t0ken-2").then_some(()));
+    assert!(kept(&home).contains("acc3ss-t0ken-2"));
+    works(&mut begin(&home, &server.url(), &[]), 1);
+    assert_eq!(server.renewals(), 1);
+    // It ends when that is done.
+    eventually("the keeper's end", || {
+        let state = fs::read_to_string(format!("/proc/{}/stat", keepers[0])).unwrap_or_default();
+        (state.is_empty() || state.contains(") Z ")).then_some(())
+    });
+}

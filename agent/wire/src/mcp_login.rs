@@ -6,6 +6,10 @@
 
 use serde::{Deserialize, Serialize};
 
+/// The variable with the number of the descriptor that is the remote server's speaker's end of the link to the keeper. It says nothing
+/// to anybody else.
+pub const LINK: &str = "RINGFENCE_LOGIN_LINK";
+
 /// Most bytes of a message.
 pub const MAX: usize = 64 << 10;
 
@@ -122,8 +126,10 @@ pub enum Token {
     Given {
         /// Which that is of those that were given.
         number: u64,
-        /// For how many seconds it is good, where that is known. Another is to be asked for then.
-        good_for: Option<u64>,
+        /// In how many seconds another is to be asked for, where that is known.
+        due_in: Option<u64>,
+        /// In how many seconds it is over: some time later.
+        over_in: Option<u64>,
     },
     /// There is none, and why.
     None {

@@ -59,7 +59,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "wire",
         ],
     ),
-    ("mcp-http", &["base", "credentials", "http", "redact", "sandbox", "session", "wire"]),
+    ("mcp-http", &["base", "credentials", "http", "process", "redact", "sandbox", "session", "wire"]),
     ("notify", &["base", "credentials", "wire"]),
     ("interceptor", &["base", "client", "files", "launch", "pins", "process", "redact", "session", "wire"]),
     // Agents and tools.

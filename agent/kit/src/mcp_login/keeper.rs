@@ -5,7 +5,7 @@ use super::{Error, Logins, MARGIN, expires, refused};
 use crate::{hidden::Hidden, renewal::Renewer};
 use nix::sys::signal::SigSet;
 use ringfence_base::{clock::now_micros, signals};
-use ringfence_credentials::{Secret, Source};
+use ringfence_credentials::{Login, Secret, Source};
 use ringfence_wire::{
     conn::Conn,
     frame::FrameError,
@@ -46,7 +46,7 @@ pub fn keep(shown: impl Fn(&str) -> String) -> Result<(), Error> {
         // What was given, and did not arrive, was not refused.
         let old =
             given.as_ref().filter(|(number, _)| Some(*number) == wanted.refused).map(|(_, secret)| secret);
-        let token = token(&logins, server, old, &advice);
+        let token = token(&logins, server, old, given.is_none(), &advice);
         let sent = match &token {
             Ok(secret) => {
                 let number = match &given {
@@ -55,8 +55,9 @@ pub fn keep(shown: impl Fn(&str) -> String) -> Result<(), Error> {
                 };
                 given = Some((number, secret.clone()));
                 let pipe = secret.pipe().map_err(|error| Error::NotFromSession(io::Error::other(error)))?;
-                let good_for = expires(&logins, server).map(left);
-                conn.send_with_descriptors(&Token::Given { number, good_for }, &[pipe.as_fd()])
+                let expires = expires(&logins, server);
+                let (due_in, over_in) = (expires.map(|at| left(at, MARGIN)), expires.map(|at| left(at, 0)));
+                conn.send_with_descriptors(&Token::Given { number, due_in, over_in }, &[pipe.as_fd()])
             }
             Err(why) => conn.send(&Token::None { why: why.clone() }),
         };
@@ -67,16 +68,29 @@ pub fn keep(shown: impl Fn(&str) -> String) -> Result<(), Error> {
     }
 }
 
-/// How many seconds are left until a token is to be renewed.
-fn left(expires: u64) -> u64 {
+/// How many seconds are left until `margin` milliseconds before a token's end.
+fn left(expires: u64, margin: u64) -> u64 {
     let now = u64::try_from(now_micros() / 1000).unwrap_or_default();
-    expires.saturating_sub(MARGIN).saturating_sub(now) / 1000
+    expires.saturating_sub(margin).saturating_sub(now) / 1000
 }
 
-/// The access token; another than the one that was refused.
-fn token(logins: &Logins, server: &str, old: Option<&Secret>, advice: &str) -> Result<Secret, String> {
+/// The access token; another than the one that was refused. `is_first`: none was given before. It is the one that is there, if it is
+/// good for a moment only: no session waits at its beginning for what may be done meanwhile.
+fn token(
+    logins: &Logins,
+    server: &str,
+    old: Option<&Secret>,
+    is_first: bool,
+    advice: &str,
+) -> Result<Secret, String> {
     let login = logins.login(server, advice).map_err(|error| ringfence_base::error::chain(&error))?;
     let mut login = login.ok_or_else(|| format!("the login is there no more; {advice}"))?;
+    if is_first {
+        let there = Login { margin: 0, renewal: None, ..login.clone() };
+        if let Ok(secret) = there.read() {
+            return Ok(secret);
+        }
+    }
     let is_refused = |secret: &Secret| old == Some(secret);
     // One that was refused long ago says nothing of the next: what is asked too often is on record beside the login.
     match Renewer::new(true).after_refusal(&Source::Login(login.clone()), &is_refused) {

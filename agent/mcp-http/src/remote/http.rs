@@ -121,10 +121,14 @@ impl Server {
         self.send(Method::GET, map, None).await
     }
 
-    /// Ends a session.
+    /// Ends a session. With the token that is at hand: this process ends soon, and no renewal is begun for this.
     pub(super) async fn delete(&self, context: &Context) -> Result<StatusCode, Failure> {
         let map = self.headers(context, "application/json, text/event-stream");
-        Ok(self.send(Method::DELETE, map, None).await?.status())
+        let sent = match &self.login {
+            Some(login) => self.send_with(&login.at_hand(), (Method::DELETE, map, None)).await?,
+            None => self.send_once(Method::DELETE, map, None).await?,
+        };
+        Ok(sent.status())
     }
 
     fn headers(&self, context: &Context, accept: &'static str) -> HeaderMap {

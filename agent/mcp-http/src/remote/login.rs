@@ -4,18 +4,14 @@
 use crate::config::Config;
 use ringfence_base::error::chain;
 use ringfence_credentials::Secret;
+use ringfence_process::listen_fds;
 use ringfence_wire::{
     conn::Conn,
-    mcp_login::{MAX, Token, Wanted},
+    mcp_login::{LINK, MAX, Token, Wanted},
 };
 use std::{
-    io,
-    os::{
-        fd::OwnedFd,
-        unix::{net::UnixStream, process::CommandExt as _},
-    },
-    process::{Command, Stdio},
-    sync::{Arc, Mutex, PoisonError},
+    os::unix::net::UnixStream,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -28,47 +24,98 @@ const PAUSE: Duration = Duration::from_secs(10);
 pub(super) type Number = u64;
 
 /// The keeper, and the token that it gave last.
-pub(super) struct Login {
-    conn: Arc<Mutex<Conn>>,
+#[derive(Clone)]
+pub(super) struct Login(Arc<Shared>);
+
+struct Shared {
+    conn: Mutex<Conn>,
     server: String,
+    current: Mutex<Current>,
     /// One asks at a time, and who waited has what the one before got.
-    current: tokio::sync::Mutex<Current>,
+    turn: Arc<tokio::sync::Mutex<()>>,
 }
 
 struct Current {
     token: Secret,
     number: Number,
-    /// When another is to be asked for.
-    until: Option<Instant>,
-    /// When one was refused last and no other was to be had, and why.
+    /// When another is to be asked for, and when this one is over.
+    due: Option<Instant>,
+    over: Option<Instant>,
+    /// When none was to be had last, and why.
     failed: Option<(Instant, String)>,
 }
 
+impl Current {
+    fn given(&self) -> (Secret, Number) {
+        (self.token.clone(), self.number)
+    }
+
+    fn is_due(&self) -> bool {
+        is_past(self.due)
+    }
+
+    fn is_over(&self) -> bool {
+        is_past(self.over)
+    }
+
+    /// Why another was not to be had a moment ago.
+    fn just_failed(&self) -> Option<&str> {
+        self.failed.as_ref().filter(|(last, _)| last.elapsed() < PAUSE).map(|(_, why)| why.as_str())
+    }
+}
+
+fn is_past(time: Option<Instant>) -> bool {
+    time.is_some_and(|time| Instant::now() >= time)
+}
+
 impl Login {
-    /// Starts the keeper, and has the first token of it. Before this process is confined.
+    /// Takes the link to the keeper, and has the first token of it. Before this process is confined, and while it has one thread.
     ///
     /// # Errors
     /// In words.
     pub(super) fn start(config: &Config) -> Result<Self, String> {
-        let (ours, theirs) = UnixStream::pair().map_err(|error| error.to_string())?;
-        start(theirs)
-            .map_err(|error| format!("the process that keeps the login cannot be started: {error}"))?;
-        let conn = Arc::new(Mutex::new(Conn::new(ours, PATIENCE, MAX)));
-        let server = config.server_of_login();
-        let current = asked(&conn, &server, None)?;
-        Ok(Self { conn, server, current: tokio::sync::Mutex::new(current) })
+        let link = listen_fds::inherited(LINK).map(UnixStream::from);
+        let link = link.filter(|link| link.peer_addr().is_ok());
+        let link = link.ok_or("there is no link to the process that keeps the login")?;
+        Self::over(link, config.server_of_login())
     }
 
-    /// The token; another, where that one is nearly over.
+    fn over(link: UnixStream, server: String) -> Result<Self, String> {
+        let mut conn = Conn::new(link, PATIENCE, MAX);
+        let current = Mutex::new(asked(&mut conn, &server, None)?);
+        Ok(Self(Arc::new(Shared { conn: Mutex::new(conn), server, current, turn: Arc::default() })))
+    }
+
+    fn current(&self) -> MutexGuard<'_, Current> {
+        self.0.current.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The token; another, where that one is over. Shortly before that, another is asked for meanwhile, and nobody waits.
     ///
     /// # Errors
     /// In words: there is none any more.
     pub(super) async fn token(&self) -> Result<(Secret, Number), String> {
-        let mut current = self.current.lock().await;
-        if current.until.is_some_and(|until| Instant::now() >= until) {
-            self.renew(&mut current, None).await?;
+        if self.current().is_over() {
+            let _turn = self.0.turn.lock().await;
+            if self.current().is_over() {
+                self.renew(None).await?;
+            }
+        } else if self.current().is_due()
+            && self.current().just_failed().is_none()
+            && let Ok(turn) = Arc::clone(&self.0.turn).try_lock_owned()
+        {
+            let login = self.clone();
+            tokio::spawn(async move {
+                let _turn = turn;
+                let _ = login.renew(None).await;
+            });
         }
-        Ok((current.token.clone(), current.number))
+        Ok(self.current().given())
+    }
+
+    /// The token as it is: for the end of a session, in which no renewal may begin.
+    pub(super) fn at_hand(&self) -> Secret {
+        self.current().token.clone()
     }
 
     /// Another token than this one, which the server refused.
@@ -76,52 +123,141 @@ impl Login {
     /// # Errors
     /// In words: there is none.
     pub(super) async fn other_than(&self, number: Number) -> Result<(Secret, Number), String> {
-        let mut current = self.current.lock().await;
-        if current.number == number {
-            if let Some((_, why)) = current.failed.as_ref().filter(|(last, _)| last.elapsed() < PAUSE) {
-                return Err(why.clone());
+        let _turn = self.0.turn.lock().await;
+        if self.current().number == number {
+            if let Some(why) = self.current().just_failed() {
+                return Err(why.to_owned());
             }
-            if let Err(why) = self.renew(&mut current, Some(number)).await {
-                current.failed = Some((Instant::now(), why.clone()));
-                return Err(why);
-            }
+            self.renew(Some(number)).await?;
         }
-        Ok((current.token.clone(), current.number))
+        Ok(self.current().given())
     }
 
-    /// A request that is called off meanwhile leaves the answer to the next one: the keeper knows which token was refused.
-    async fn renew(&self, current: &mut Current, refused: Option<Number>) -> Result<(), String> {
-        let (conn, server) = (Arc::clone(&self.conn), self.server.clone());
-        let asked = tokio::task::spawn_blocking(move || asked(&conn, &server, refused)).await;
-        *current = asked.map_err(|error| error.to_string())??;
-        Ok(())
+    /// Whose request is called off meanwhile leaves the answer to the next one.
+    async fn renew(&self, refused: Option<Number>) -> Result<(), String> {
+        let login = self.clone();
+        let asked = tokio::task::spawn_blocking(move || {
+            let mut conn = login.0.conn.lock().unwrap_or_else(PoisonError::into_inner);
+            let asked = asked(&mut conn, &login.0.server, refused);
+            let mut current = login.current();
+            match asked {
+                Ok(new) => *current = new,
+                Err(why) => {
+                    current.failed = Some((Instant::now(), why.clone()));
+                    return Err(why);
+                }
+            }
+            Ok(())
+        });
+        asked.await.map_err(|error| error.to_string())?
     }
 }
 
 /// Asks the keeper.
-fn asked(conn: &Mutex<Conn>, server: &str, refused: Option<Number>) -> Result<Current, String> {
-    let mut conn = conn.lock().unwrap_or_else(PoisonError::into_inner);
+fn asked(conn: &mut Conn, server: &str, refused: Option<Number>) -> Result<Current, String> {
     let gone =
         |error: &dyn std::error::Error| format!("the process that keeps the login is gone: {}", chain(error));
     conn.send(&Wanted { server: server.to_owned(), refused }).map_err(|error| gone(&error))?;
-    let begun = Instant::now();
-    match conn.receive_with_descriptors::<Token>().map_err(|error| gone(&error))? {
-        (Token::Given { number, good_for }, descriptors) => {
+    let answer = conn.receive_with_descriptors::<Token>().map_err(|error| gone(&error))?;
+    let now = Instant::now();
+    match answer {
+        (Token::Given { number, due_in, over_in }, descriptors) => {
             let pipe = descriptors.into_iter().next();
             let pipe = pipe.ok_or("the process that keeps the login hands over nothing")?;
             let token = Secret::from_descriptor(pipe).map_err(|error| chain(&error))?;
-            // Where the time is over already, it is asked again soon, and not for every request.
-            let until = good_for.and_then(|seconds| begun.checked_add(Duration::from_secs(seconds.max(1))));
-            Ok(Current { token, number, until, failed: None })
+            let after = |seconds: u64| now.checked_add(Duration::from_secs(seconds));
+            Ok(Current {
+                token,
+                number,
+                // Where the time is over already, it is asked again soon, and not for every request.
+                due: due_in.and_then(|seconds| after(seconds.max(1))),
+                over: over_in.and_then(|seconds| after(seconds.max(1))),
+                failed: None,
+            })
         }
         (Token::None { why }, _) => Err(why),
     }
 }
 
-fn start(link: UnixStream) -> io::Result<()> {
-    let mut command = Command::new("/proc/self/exe");
-    command.arg0("ringfence").arg("mcp-login-keeper").current_dir("/");
-    // It ends when this process does, by its link; a signal to all of the session ends no renewal that is under way.
-    command.stdin(OwnedFd::from(link)).stdout(Stdio::null()).process_group(0);
-    command.spawn().map(drop)
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{os::fd::AsFd as _, sync::mpsc, thread};
+
+    const LONG: Duration = Duration::from_secs(600);
+
+    /// A keeper: what it is asked arrives here, and each answer is what is sent there.
+    fn keeper() -> (Login, mpsc::Receiver<Option<u64>>, mpsc::Sender<Result<&'static str, &'static str>>) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let ((tell, asked), (answer, answers)) = (mpsc::channel(), mpsc::channel());
+        thread::spawn(move || {
+            let mut conn = Conn::new(theirs, LONG, MAX);
+            let mut number = 0;
+            while let Ok(Wanted { refused, .. }) = conn.receive::<Wanted>() {
+                tell.send(refused).unwrap();
+                match answers.recv() {
+                    Ok(Ok(token)) => {
+                        let pipe = Secret::from(String::from(token)).pipe().unwrap();
+                        let given = Token::Given { number, due_in: Some(3600), over_in: Some(3630) };
+                        number += 1;
+                        conn.send_with_descriptors(&given, &[pipe.as_fd()]).unwrap();
+                    }
+                    Ok(Err(why)) => conn.send(&Token::None { why: String::from(why) }).unwrap(),
+                    Err(_) => return,
+                }
+            }
+        });
+        answer.send(Ok("one")).unwrap();
+        let login = Login::over(ours, "https://h.example/mcp".into()).unwrap();
+        assert_eq!(asked.recv().unwrap(), None);
+        (login, asked, answer)
+    }
+
+    fn waits_at_last<T>(future: impl Future<Output = T>) -> T {
+        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
+    }
+
+    #[test]
+    fn one_that_is_nearly_over_is_given_while_another_is_asked_for() {
+        let (login, asked, answer) = keeper();
+        waits_at_last(async {
+            login.current().due = Some(Instant::now());
+            // Nobody answers yet, and nobody waits.
+            for _ in 0..3 {
+                assert_eq!(login.token().await.unwrap().0.expose(), "one");
+            }
+            answer.send(Ok("two")).unwrap();
+            while login.token().await.unwrap().0.expose() == "one" {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            assert_eq!(asked.try_iter().count(), 1, "they asked once");
+            // Where there is none, the next ask again after a while only.
+            login.current().due = Some(Instant::now());
+            answer.send(Err("none")).unwrap();
+            while login.current().failed.is_none() {
+                assert_eq!(login.token().await.unwrap().0.expose(), "two");
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            assert_eq!(login.token().await.unwrap().0.expose(), "two");
+            // One that is over is waited for.
+            login.current().over = Some(Instant::now());
+            answer.send(Ok("three")).unwrap();
+            assert_eq!(login.token().await.unwrap().0.expose(), "three");
+            assert_eq!(asked.try_iter().count(), 2);
+        });
+    }
+
+    #[test]
+    fn the_end_of_a_session_begins_no_renewal() {
+        let (login, asked, answer) = keeper();
+        {
+            let mut current = login.current();
+            (current.due, current.over) = (Some(Instant::now()), Some(Instant::now()));
+        }
+        assert_eq!(login.at_hand().expose(), "one");
+        // The control: any other request does.
+        answer.send(Ok("two")).unwrap();
+        waits_at_last(async { assert_eq!(login.token().await.unwrap().0.expose(), "two") });
+        assert_eq!((asked.try_iter().count(), login.at_hand().expose()), (1, "two"));
+    }
 }

@@ -203,7 +203,8 @@ fn intercept(args: &ServerArgs, remote: Option<Remote>, signals: SigSet) -> anyh
         let texts = [server_name.as_str(), args.profile.as_deref().unwrap_or_default(), &address];
         StartIdentity::of(&texts, &args.command)
     };
-    let (server, mut stdin) = match forward::start(&command, &guard_arguments(args)) {
+    let link = remote.as_ref().map(Remote::keeper).transpose()?.flatten();
+    let (server, mut stdin) = match forward::start(&command, &guard_arguments(args), link) {
         Ok(started) => started,
         Err(error) => {
             let _ = journal.append(&Entry::Note { at: now(), text: error.to_string() });

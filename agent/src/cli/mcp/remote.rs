@@ -1,15 +1,20 @@
 //! `ringfence mcp --url`: where a remote server is, and where its credentials come from.
 
 use anyhow::{Context as _, bail};
+use ringfence_client::sessions;
 use ringfence_credentials::Source;
 use ringfence_kit::mcp_login::Logins;
 use ringfence_mcp_http::config::{Config, CredentialSource, Header, MAX};
 use ringfence_pins::definition::secret_digest;
 use std::{
     ffi::OsString,
-    io::Write,
+    io::{self, Write},
+    os::{
+        fd::OwnedFd,
+        unix::{net::UnixStream, process::CommandExt as _},
+    },
     path::{Path, PathBuf, absolute},
-    process::ExitCode,
+    process::{Command, ExitCode, Stdio},
 };
 
 /// A server that is spoken to over streamable HTTP, in place of a command.
@@ -121,6 +126,24 @@ impl Remote {
     pub(super) fn key_words(&self, recorded: &[String]) -> Vec<String> {
         let left_out = recorded.last() != Some(&self.whole);
         recorded.iter().cloned().chain(left_out.then(|| secret_digest(&self.whole))).collect()
+    }
+
+    /// Starts the process that keeps its login, and gives the end of the link to it that is for the role. It is no child of that: what is
+    /// below the guard ends with the session, and a renewal that is under way then has the only refresh token that is still good.
+    pub(super) fn keeper(&self) -> anyhow::Result<Option<OwnedFd>> {
+        if !self.config.login {
+            return Ok(None);
+        }
+        let started = || -> io::Result<_> {
+            let (ours, theirs) = UnixStream::pair()?;
+            let mut command = Command::new("/proc/self/exe");
+            command.arg0("ringfence").arg("mcp-login-keeper").current_dir("/").stdin(OwnedFd::from(theirs));
+            // Nor has it the client's pipes, whose end a client may wait for.
+            let keeper = command.stdout(Stdio::null()).stderr(Stdio::null()).process_group(0).spawn()?;
+            sessions::spare(&keeper);
+            Ok(ours.into())
+        };
+        started().map(Some).context("the process that keeps the login cannot be started")
     }
 
     /// The variables of the environment that have its credentials, or say where they are.
