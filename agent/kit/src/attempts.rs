@@ -14,7 +14,7 @@ use std::{
 };
 
 /// The file, in the directory of the lock.
-const NAME: &str = "attempts.json";
+pub(crate) const NAME: &str = "attempts.json";
 /// Most bytes of it. What is longer is none of ours.
 const MAX_BYTES: u64 = 256 << 10;
 /// For how many seconds an attempt counts.

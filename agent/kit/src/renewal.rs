@@ -236,7 +236,7 @@ impl Renewer {
         let _hidden = hidden().map_err(failed)?;
         let mut attempts =
             Attempts::of(&dir, &place.name, login).map_err(|error| failed(error.to_string()))?;
-        if self.settle_kept((login, renewal), &place, &mut attempts).map_err(failed)? {
+        if settle_kept((login, renewal), &place, &mut attempts).map_err(failed)? {
             let read = login.read();
             if self.due(&read, is_refused, run).is_none() {
                 return read;
@@ -292,25 +292,6 @@ impl Renewer {
             run.unwritten = None;
         }
         Some(access)
-    }
-
-    /// Puts into the login's file what another run kept beside it for the token that is in it, and could not put there. False: there
-    /// is none.
-    fn settle_kept(
-        &self,
-        (login, renewal): (&Login, &Renewal),
-        place: &ResolvedPath,
-        attempts: &mut Attempts<'_>,
-    ) -> Result<bool, String> {
-        let Ok(Some(old)) = login.renewable() else { return Ok(false) };
-        let Some(beside) = attempts.beside(&old.token) else { return Ok(false) };
-        let _signals = Held::new(&signals::OF_A_RUN).map_err(|error| error.to_string())?;
-        let is_put = put_kept((login, renewal), place, beside, &old.token)?;
-        if is_put {
-            // It was renewed, but not only now.
-            let _ = attempts.forget();
-        }
-        Ok(is_put)
     }
 
     /// Whether what was read is to be renewed, and why.
@@ -431,6 +412,38 @@ impl Renewer {
             }
         }
     }
+}
+
+/// Puts into the login's file what another run kept beside it for the token that is in it, and could not put there. False: there
+/// is none.
+fn settle_kept(
+    (login, renewal): (&Login, &Renewal),
+    place: &ResolvedPath,
+    attempts: &mut Attempts<'_>,
+) -> Result<bool, String> {
+    let Ok(Some(old)) = login.renewable() else { return Ok(false) };
+    let Some(beside) = attempts.beside(&old.token) else { return Ok(false) };
+    let _signals = Held::new(&signals::OF_A_RUN).map_err(|error| error.to_string())?;
+    let is_put = put_kept((login, renewal), place, beside, &old.token)?;
+    if is_put {
+        // It was renewed, but not only now.
+        let _ = attempts.forget();
+    }
+    Ok(is_put)
+}
+
+/// The same for who has the lock and is to do away with the login.
+///
+/// # Errors
+/// In words, why what came is still beside the file.
+pub(crate) fn settle_beside(login: &Login) -> Result<(), String> {
+    let Some(renewal) = &login.renewal else { return Ok(()) };
+    let _hidden = hidden()?;
+    let place = Dir::resolve(&login.path).map_err(|error| error.to_string())?;
+    let dir = place.dir.below(OsStr::new(DIR)).map_err(|error| error.to_string())?;
+    let attempts = Attempts::of(&dir, &place.name, login);
+    let mut attempts = attempts.map_err(|error| error.to_string())?;
+    settle_kept((login, renewal), &place, &mut attempts).map(drop)
 }
 
 /// One renewal of a login at a time, of whatever run: the lock, and what was tried, are beside its file, where no run's environment

@@ -41,8 +41,13 @@ fn log_in(home: &Home, url: &str, more: &[&str]) -> Done {
 /// The file of the only login.
 fn file(home: &Home) -> Option<PathBuf> {
     let dir = home.path(".local/share/ringfence/mcp-logins");
-    let mut files = fs::read_dir(dir).ok()?.flatten().map(|entry| entry.path());
-    files.find(|path| path.extension().is_some_and(|kind| kind == "json"))
+    let mut files = fs::read_dir(dir).ok()?.flatten().map(|entry| entry.path().join("login.json"));
+    files.find(|path| path.exists())
+}
+
+/// What was tried to renew it.
+fn attempts(home: &Home) -> PathBuf {
+    file(home).expect("a login").with_file_name(".ringfence-renewal/attempts.json")
 }
 
 fn change(home: &Home, key: &str, value: impl Into<Value>) {
@@ -202,8 +207,7 @@ fn a_login_is_renewed_before_it_is_over_and_when_it_is_refused() {
     let sent = server.http.received();
     assert!(sent.iter().all(|request| request.header("authorization") != "Bearer acc3ss-t0ken-1"));
     // What was renewed only now is not renewed for a refusal: that of long ago is.
-    let record = home.path(".local/share/ringfence/mcp-logins/.ringfence-renewal/attempts.json");
-    fs::remove_file(record).expect("there");
+    fs::remove_file(attempts(&home)).expect("there");
     server.state().access.clear();
     works(&mut client, 2);
     assert_eq!(server.renewals(), 2);
@@ -262,7 +266,7 @@ fn a_login_that_is_revoked_says_what_to_do() {
 fn a_renewal_whose_answer_is_lost_is_tried_again() {
     let (server, home) = (Server::start(Odd::Nothing), Home::new());
     assert!(log_in(&home, &server.url(), &[]).status.success());
-    let spent = home.path(".local/share/ringfence/mcp-logins/.ringfence-renewal/attempts.json");
+    let spent = attempts(&home);
     change(&home, "expires", 1000);
     server.state().breaks = 1;
     assert!(refused(&home, &server.url(), &[]).contains("ringfence mcp login"));

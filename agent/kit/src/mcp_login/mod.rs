@@ -1,4 +1,5 @@
-//! Logins at remote MCP servers (OAuth): a file for each, which only their user can read; `keeper` keeps one of them for a session,
+//! Logins at remote MCP servers (OAuth): a directory for each, with a file that only their user can read, and with the lock and the
+//! record of its renewals, for which no other login waits; `keeper` keeps one of them for a session,
 //! `asking` has another process make and revoke them.
 
 mod asking;
@@ -21,9 +22,9 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use std::{
     env,
-    ffi::{OsStr, OsString},
+    ffi::OsStr,
     io::{self, Read as _},
-    path::PathBuf,
+    path::{Path, PathBuf},
     thread,
     time::{Duration, Instant},
 };
@@ -31,6 +32,8 @@ use zeroize::{Zeroize as _, Zeroizing};
 
 /// The directory, in that of the user's data.
 const DIR: &str = "ringfence/mcp-logins";
+/// The file of a login, in a directory of its own.
+const FILE: &str = "login.json";
 /// Most bytes of a file.
 const MAX_BYTES: u64 = 256 << 10;
 /// How long before its end a token is renewed, in milliseconds: less than the shortest life that is believed.
@@ -115,6 +118,17 @@ pub struct Kept {
     pub is_renewed: bool,
 }
 
+/// What was removed.
+#[derive(Debug)]
+pub enum Removed {
+    /// A login that can be revoked.
+    Revocable(Revocable),
+    /// One whose authorization server does not say where logins are revoked.
+    NoEndpoint,
+    /// What could not be read, or was not whole: whether something of it is still good is not known.
+    Unreadable,
+}
+
 /// What it takes to revoke a login.
 #[derive(Debug)]
 pub struct Revocable {
@@ -179,15 +193,15 @@ impl Logins {
         Ok(Self { path: data.join(DIR) })
     }
 
-    /// The file of a server's login.
-    fn name(server: &str) -> OsString {
+    /// The directory of a server's login.
+    fn dir(&self, server: &str) -> PathBuf {
         let digits: String = Sha256::digest(server).iter().map(|byte| format!("{byte:02x}")).collect();
-        format!("{digits}.json").into()
+        self.path.join(digits)
     }
 
     /// Whether there is a login for this server.
     pub fn has(&self, server: &str) -> bool {
-        self.path.join(Self::name(server)).exists()
+        self.dir(server).join(FILE).exists()
     }
 
     /// A server's login.
@@ -195,7 +209,7 @@ impl Logins {
     /// # Errors
     /// [`Error`]; none where there is none.
     pub fn of(&self, server: &str) -> Result<Option<Kept>, Error> {
-        Ok(self.read(&Self::name(server))?.map(|file| file.kept()))
+        Ok(read(&self.dir(server))?.map(|file| file.kept()))
     }
 
     /// All of them, and why others cannot be read.
@@ -210,7 +224,7 @@ impl Logins {
         };
         let (mut found, mut errors) = (Vec::new(), Vec::new());
         for name in names.iter().filter(|name| is_login(name)) {
-            match self.read(name) {
+            match read(&self.path.join(name)) {
                 Ok(file) => found.extend(file.map(|file| file.kept())),
                 Err(error) => errors.push(error),
             }
@@ -241,71 +255,45 @@ impl Logins {
             access: text(&tokens.access),
             refresh: tokens.refresh.as_ref().map(text),
         };
-        let name = Self::name(server);
-        let failed = |source| Error::File { path: self.path.join(&name), source };
-        let dir = self.make()?;
+        let path = self.dir(server);
+        let failed = |source| Error::File { path: path.join(FILE), source };
+        let dir = make(&path)?;
         let json =
             Zeroizing::new(serde_json::to_vec(&file).map_err(|error| failed(io::Error::other(error)))?);
-        let _lock = self.lock(&dir)?;
-        dir.replace(&name, &json, Access::Mode(0o600)).map_err(failed)
+        let _lock = lock(&dir)?;
+        dir.replace(OsStr::new(FILE), &json, Access::Mode(0o600)).map_err(failed)?;
+        clear(&dir).map_err(failed)
     }
 
-    /// Removes a server's login, and gives what it takes to revoke it, where its authorization server says how. `None`: there is none.
+    /// Removes a server's login, and gives what it takes to revoke it. `None`: there is none.
     ///
     /// # Errors
     /// [`Error`].
-    pub fn remove(&self, server: &str) -> Result<Option<Option<Revocable>>, Error> {
-        let name = Self::name(server);
+    pub fn remove(&self, server: &str) -> Result<Option<Removed>, Error> {
         if !self.has(server) {
             return Ok(None);
         }
-        let dir = self.make()?;
+        let path = self.dir(server);
+        let failed = |source| Error::File { path: path.join(FILE), source };
+        let dir = make(&path)?;
         // What a renewal that is under way brings would be there again.
-        let _lock = self.lock(&dir)?;
-        let file = self.read(&name).ok().flatten();
-        dir.remove(&name).map_err(|source| Error::File { path: self.path.join(&name), source })?;
-        Ok(Some(file.and_then(File::revocable)))
-    }
-
-    fn make(&self) -> Result<Dir, Error> {
-        super::make(&self.path).map_err(|error| Error::Dir(chain(&error)))
-    }
-
-    /// The lock of renewals, which are beside the logins.
-    fn lock(&self, dir: &Dir) -> Result<Lock, Error> {
-        let failed = |error: &dyn std::error::Error| Error::Dir(chain(error));
-        dir.make_below(OsStr::new(super::renewal::DIR), 0o700).map_err(|error| failed(&error))?;
-        let path = self.path.join(super::renewal::DIR).join("lock");
-        let end = Instant::now() + PATIENCE;
-        loop {
-            match Lock::take(&path) {
-                Ok(lock) => return Ok(lock),
-                Err(LockError::Held { .. }) if Instant::now() < end => thread::sleep(AGAIN),
-                Err(LockError::Held { pid, .. }) => return Err(Error::Busy(pid)),
-                Err(error) => return Err(failed(&error)),
-            }
-        }
-    }
-
-    fn read(&self, name: &OsStr) -> Result<Option<File>, Error> {
-        let path = self.path.join(name);
-        let failed = |source| Error::File { path: path.clone(), source };
-        let file = match Dir::open(&self.path).and_then(|dir| dir.read(name)) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(source) => return Err(failed(source)),
-        };
-        let mut text = Zeroizing::new(Vec::with_capacity(MAX_BYTES as usize + 2));
-        file.take(MAX_BYTES + 1).read_to_end(&mut text).map_err(failed)?;
-        serde_json::from_slice(&text).map(Some).map_err(|_| Error::Unreadable(path))
+        let _lock = lock(&dir)?;
+        // What came and is not in the file is what has to be revoked: that in the file is spent.
+        let login = self.login(server, "").ok().flatten();
+        let settled = login.as_ref().map(super::renewal::settle_beside);
+        let file = read(&path).ok().flatten().filter(|_| matches!(settled, Some(Ok(()))));
+        dir.remove(OsStr::new(FILE)).map_err(failed)?;
+        // The lock stays: somebody may wait for it.
+        clear(&dir).map_err(failed)?;
+        Ok(Some(file.map_or(Removed::Unreadable, File::removed)))
     }
 
     /// A server's login as what renews logins takes it, and whether it can be renewed.
     fn login(&self, server: &str, advice: &str) -> Result<Option<Login>, Error> {
-        let name = Self::name(server);
-        let Some(file) = self.read(&name)? else { return Ok(None) };
+        let dir = self.dir(server);
+        let Some(file) = read(&dir)? else { return Ok(None) };
         let secret = file.secret.as_ref().map(|text| Secret::checked(&text.0)).transpose();
-        let secret = secret.map_err(|_| Error::Unreadable(self.path.join(&name)))?;
+        let secret = secret.map_err(|_| Error::Unreadable(dir.join(FILE)))?;
         let renewal = file.refresh.is_some().then(|| {
             Box::new(Renewal {
                 url: file.token_endpoint.clone(),
@@ -318,7 +306,7 @@ impl Logins {
             })
         });
         Ok(Some(Login {
-            path: self.path.join(name),
+            path: dir.join(FILE),
             at: "/access".to_owned(),
             expires: Some("/expires".to_owned()),
             margin: MARGIN,
@@ -339,24 +327,66 @@ impl File {
         }
     }
 
-    fn revocable(self) -> Option<Revocable> {
+    fn removed(self) -> Removed {
         let checked = |text: &Text| Secret::checked(&text.0).ok();
         let is_refresh = self.refresh.is_some();
-        Some(Revocable {
-            url: self.revocation_endpoint?,
-            client: self.client,
-            auth: self.auth,
-            secret: self.secret.as_ref().and_then(checked),
-            token: checked(self.refresh.as_ref().unwrap_or(&self.access))?,
-            is_refresh,
-        })
+        let Some(url) = self.revocation_endpoint else { return Removed::NoEndpoint };
+        let Some(token) = checked(self.refresh.as_ref().unwrap_or(&self.access)) else {
+            return Removed::Unreadable;
+        };
+        let secret = self.secret.as_ref().and_then(checked);
+        Removed::Revocable(Revocable { url, client: self.client, auth: self.auth, secret, token, is_refresh })
     }
 }
 
-/// Whether a name is one of a login's file: beside them are the lock's directory and what is being written.
+fn make(path: &Path) -> Result<Dir, Error> {
+    super::make(path).map_err(|error| Error::Dir(chain(&error)))
+}
+
+/// The lock of a login's renewals, which are beside it.
+fn lock(dir: &Dir) -> Result<Lock, Error> {
+    let failed = |error: &dyn std::error::Error| Error::Dir(chain(error));
+    dir.make_below(OsStr::new(super::renewal::DIR), 0o700).map_err(|error| failed(&error))?;
+    let path = dir.path().join(super::renewal::DIR).join("lock");
+    let end = Instant::now() + PATIENCE;
+    loop {
+        match Lock::take(&path) {
+            Ok(lock) => return Ok(lock),
+            Err(LockError::Held { .. }) if Instant::now() < end => thread::sleep(AGAIN),
+            Err(LockError::Held { pid, .. }) => return Err(Error::Busy(pid)),
+            Err(error) => return Err(failed(&error)),
+        }
+    }
+}
+
+/// Removes what was kept of the login of before: what came for it and could not be written, and what was tried. Under the lock.
+fn clear(dir: &Dir) -> io::Result<()> {
+    for name in dir.names()? {
+        if name != FILE && name != super::renewal::DIR {
+            dir.remove(&name)?;
+        }
+    }
+    dir.below(OsStr::new(super::renewal::DIR))?.remove(OsStr::new(super::attempts::NAME)).map(drop)
+}
+
+/// The file in a login's directory.
+fn read(dir: &Path) -> Result<Option<File>, Error> {
+    let path = dir.join(FILE);
+    let failed = |source| Error::File { path: path.clone(), source };
+    let file = match Dir::open(dir).and_then(|dir| dir.read(OsStr::new(FILE))) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(source) => return Err(failed(source)),
+    };
+    let mut text = Zeroizing::new(Vec::with_capacity(MAX_BYTES as usize + 2));
+    file.take(MAX_BYTES + 1).read_to_end(&mut text).map_err(failed)?;
+    serde_json::from_slice(&text).map(Some).map_err(|_| Error::Unreadable(path))
+}
+
+/// Whether a name is one of a login's directory.
 fn is_login(name: &OsStr) -> bool {
-    let stem = name.to_str().and_then(|name| name.strip_suffix(".json"));
-    stem.is_some_and(|stem| stem.len() == 64 && stem.bytes().all(|byte| byte.is_ascii_hexdigit()))
+    let name = name.to_str();
+    name.is_some_and(|name| name.len() == 64 && name.bytes().all(|byte| byte.is_ascii_hexdigit()))
 }
 
 /// When a login's access token is over, in milliseconds since 1970, if its file says so.

@@ -4,7 +4,7 @@ use crate::cli::output;
 use anyhow::{Context as _, bail};
 use ringfence_base::{clock, escape::line as printable};
 use ringfence_credentials::Source;
-use ringfence_kit::mcp_login::{self, Kept, Logins};
+use ringfence_kit::mcp_login::{self, Kept, Logins, Removed};
 use ringfence_mcp_http::{
     config::{self, Config},
     oauth,
@@ -193,18 +193,23 @@ fn time(milliseconds: u64) -> String {
 
 pub(super) fn logout(args: &LogoutArgs) -> anyhow::Result<ExitCode> {
     let (server, shown) = server(&args.url)?;
-    let Some(revocable) = Logins::locate()?.remove(&server)? else {
+    let Some(removed) = Logins::locate()?.remove(&server)? else {
         bail!("there is no login for {shown}; `ringfence mcp logins` lists them");
     };
-    let revoked = match revocable {
-        Some(what) => match mcp_login::revoke(&what) {
+    let revoked = match removed {
+        Removed::Revocable(what) => match mcp_login::revoke(&what) {
             Ok(()) => "and revoked it".to_owned(),
             Err(why) => format!(
                 "but its authorization server did not revoke it ({why}): end it in your account there, if it must not live on"
             ),
         },
-        None => "but its authorization server has no way to revoke it: its token is good until it is over"
-            .to_owned(),
+        Removed::NoEndpoint => {
+            "but its authorization server has no way to revoke it: its token is good until it is over".to_owned()
+        }
+        Removed::Unreadable => {
+            "but what was in its file, or beside it, could not be read, so nothing was revoked: end it in your account at its authorization server, if it must not live on"
+                .to_owned()
+        }
     };
     output::print(&format!("Removed the login for {shown}, {revoked}.\n"))
 }
