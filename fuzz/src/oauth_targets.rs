@@ -23,9 +23,13 @@ pub fn oauth(data: &[u8]) {
         let plain = scopes.iter().filter(|scope| is_plain(scope));
         assert!(plain.into_iter().all(|scope| !scope.contains(['`', '$', ';', '\'', ' ', '\n'])));
     }
-    if let Ok(resource) = metadata::resource(data, &server) {
+    let [own, root] = &metadata::resource_places(&server)[..] else { panic!("two places") };
+    let anywhere = "https://evil.example/x".parse().expect("an address");
+    for place in [own, root, &anywhere] {
+        let Ok(resource) = metadata::resource(data, &server, place) else { continue };
         let named: Url = resource.resource.parse().expect("an address");
         assert_eq!(named.origin(), server.origin());
+        assert!(*place != anywhere || named.path().trim_end_matches('/') == server.path());
         assert!(!resource.servers.is_empty());
         assert!(resource.scopes.unwrap_or_default().iter().all(|scope| is_scope(scope)));
     }

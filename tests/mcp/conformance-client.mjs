@@ -42,6 +42,16 @@ if (scenario.startsWith("auth/")) {
   if (context.client_id) more.push("--client-id", context.client_id);
   // The suite's own: only a user who has such a document names it.
   if (scenario === "auth/basic-cimd") more.push("--client-id", "https://conformance-test.local/client-metadata.json");
+  if (more.includes("--client-id")) more.push("--issuer", await issuer());
+}
+
+/** Where a user has registered the client: what the server names. */
+async function issuer() {
+  const asked = await fetch(url, { method: "POST", headers: { "Content-Type": "application/json" }, body: "{}" });
+  const [, place] = /resource_metadata="([^"]*)"/.exec(asked.headers.get("www-authenticate") ?? "") ?? [];
+  const { origin, pathname } = new URL(url);
+  const described = await fetch(place ?? `${origin}/.well-known/oauth-protected-resource${pathname}`);
+  return (await described.json()).authorization_servers[0];
 }
 
 /** Logs in as a user does: opens the printed address, and the browser follows where it leads. */

@@ -26,6 +26,10 @@ pub(crate) enum Odd {
     NoPkce,
     Registration,
     NoRegistration,
+    /// Its login is at one origin, its tokens at another, and its answers do not say whose they are.
+    Mixed,
+    /// Its description is elsewhere, and of all of its origin.
+    Tenant,
     Denies,
     NoToken,
     /// It describes itself nowhere.
@@ -133,16 +137,17 @@ impl Server {
 }
 
 fn answer(state: &mut State, request: &Request, reply: &mut Reply) {
-    let origin = format!("http://{}", request.header("host"));
+    // By whichever of its names it is asked.
+    let origin = format!("http://{}", request.header("host").replace("localhost", "127.0.0.1"));
     let (path, query) = request.target.split_once('?').unwrap_or((&request.target, ""));
     let body = String::from_utf8_lossy(&request.body).into_owned();
     match (request.method.as_str(), path) {
         (_, "/mcp") => mcp(state, &origin, request, reply),
         ("GET", "/.well-known/oauth-protected-resource/mcp") if state.odd != Odd::Silent => {
-            let resource = if state.odd == Odd::Resource {
-                "https://other.example/mcp"
-            } else {
-                &format!("{origin}/mcp")
+            let resource = match state.odd {
+                Odd::Resource => "https://other.example/mcp",
+                Odd::Tenant => &format!("{origin}/"),
+                _ => &format!("{origin}/mcp"),
             };
             let server = if state.odd == Odd::Leads { "http://10.0.0.1" } else { &origin };
             let scopes = json!(["read", "write"]);
@@ -160,6 +165,11 @@ fn answer(state: &mut State, request: &Request, reply: &mut Reply) {
             });
             if state.odd != Odd::NoRegistration {
                 server["registration_endpoint"] = format!("{origin}/register").into();
+            }
+            if state.odd == Odd::Mixed {
+                server["token_endpoint"] =
+                    format!("{}/token", origin.replace("127.0.0.1", "localhost")).into();
+                server["authorization_response_iss_parameter_supported"] = false.into();
             }
             if state.odd == Odd::NoPkce {
                 server["code_challenge_methods_supported"] = Value::Null;
@@ -190,7 +200,7 @@ fn answer(state: &mut State, request: &Request, reply: &mut Reply) {
             state.challenge.clone_from(&asked["code_challenge"]);
             let issuer = match state.odd {
                 Odd::Issuer => "&iss=https%3A%2F%2Fother.example".to_owned(),
-                Odd::NoIssuer => String::new(),
+                Odd::NoIssuer | Odd::Mixed => String::new(),
                 _ => format!("&iss={origin}"),
             };
             let what = if state.odd == Odd::Denies { "error=access_denied" } else { "code=the-c0de" };

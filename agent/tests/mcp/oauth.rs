@@ -137,13 +137,14 @@ fn a_login_is_made_listed_used_and_ended_and_its_tokens_are_nowhere() {
 #[test]
 fn what_is_not_this_login_s_is_refused_in_words_and_nothing_is_kept() {
     for (odd, words) in [
-        (Odd::State, "its state is another"),
         (Odd::Issuer, "its iss is another"),
         (Odd::NoIssuer, "its iss is another, or missing"),
         (Odd::Resource, "describes another server"),
         (Odd::NoPkce, "PKCE"),
         (Odd::Registration, "HTTP 400 (invalid_redirect_uri)"),
-        (Odd::NoRegistration, "--client-id ID"),
+        (Odd::NoRegistration, "--client-id ID --issuer ISSUER"),
+        (Odd::Mixed, "--issuer http://127.0.0.1:"),
+        (Odd::Tenant, "describes another server"),
         (Odd::Denies, "access was denied"),
         (Odd::NoToken, "(invalid_grant)"),
         (Odd::Silent, "does not say where to log in"),
@@ -172,7 +173,16 @@ fn a_client_that_is_registered_shows_its_secret_and_another_credential_keeps_a_l
     let secret = home.text("secret");
     fs::write(&secret, "cl1ent-s3cret\n").expect("written");
     fs::set_permissions(&secret, fs::Permissions::from_mode(0o600)).expect("closed");
-    let named = ["--client-id", "mine", "--client-secret-file", &secret, "--scope", "write"];
+    let named = ["--client-id", "mine", "--client-secret-file", &secret, "--scope", "write", "--issuer"];
+    // Whose client that is, is said: a server that names another authorization server gets nothing of it.
+    let unnamed = log_in(&home, &server.url(), &named[..6]);
+    assert!(!unnamed.status.success() && unnamed.said.contains("--issuer"), "{}", unnamed.said);
+    let other = log_in(&home, &server.url(), &[&named[..], &["https://good.example"]].concat());
+    assert!(!other.status.success() && other.page.is_empty(), "{}", other.said);
+    assert!(other.said.contains("does not name https://good.example"), "{}", other.said);
+    assert!(server.state().forms.is_empty());
+    let issuer = server.http.origin.clone();
+    let named = [&named[..], &[&issuer]].concat();
     let done = log_in(&home, &server.url(), &named);
     assert!(done.status.success(), "{}", done.said);
     let is_basic = |request: &crate::http_server::Request| {
@@ -308,4 +318,40 @@ fn a_renewal_goes_on_after_the_session_has_ended() {
         let state = fs::read_to_string(format!("/proc/{}/stat", keepers[0])).unwrap_or_default();
         (state.is_empty() || state.contains(") Z ")).then_some(())
     });
+}
+
+#[test]
+fn an_answer_that_is_not_this_login_s_does_not_end_it() {
+    let (server, home) = (Server::start(Odd::State), Home::new());
+    let mut client = Client::start(&mut home.ringfence(&["mcp", "login", "--no-browser", &server.url()]));
+    let address = loop {
+        if let Some(address) = client.out.line().strip_prefix("  ") {
+            break address.trim_end().to_owned();
+        }
+    };
+    let page = browse(&address);
+    assert!(page.starts_with("HTTP/1.1 400") && page.contains("its state is another"), "{page}");
+    assert!(file(&home).is_none() && server.state().forms.is_empty());
+    server.state().odd = Odd::Nothing;
+    let page = browse(&address);
+    assert!(page.contains("You are logged in"), "{page}");
+    assert!(client.wait().success());
+    works(&mut begin(&home, &server.url(), &[]), 1);
+}
+
+#[test]
+fn who_knows_that_both_are_one_server_s_says_so_and_is_told_of_another_one() {
+    let (server, home) = (Server::start(Odd::Mixed), Home::new());
+    let issuer = server.http.origin.clone();
+    let done = log_in(&home, &server.url(), &["--issuer", &issuer]);
+    assert!(done.status.success() && done.page.contains("You are logged in"), "{}", done.said);
+    assert!(done.said.contains(&format!("Log in at {issuer} (authorization server: {issuer})")));
+    assert!(!done.said.contains("another authorization server"), "{}", done.said);
+    change(&home, "issuer", "https://before.example");
+    server.state().odd = Odd::Nothing;
+    let done = log_in(&home, &server.url(), &[]);
+    assert!(done.status.success(), "{}", done.said);
+    assert!(
+        done.said.contains("another authorization server") && done.said.contains("https://before.example")
+    );
 }

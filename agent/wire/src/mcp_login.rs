@@ -43,6 +43,8 @@ pub struct LogIn {
     pub server: String,
     /// A client that is registered already, or the address of a client's metadata.
     pub client: Option<String>,
+    /// The authorization server that it must be, by its name: the one that the client is registered at.
+    pub issuer: Option<String>,
     /// What is to be asked for; nothing: what the server says.
     pub scopes: Vec<String>,
     /// What an earlier login there was granted, and by which authorization server.

@@ -22,7 +22,7 @@ const MAX_LIFE: f64 = 10.0 * 365.0 * 86_400.0;
 pub enum Refusal {
     /// Not for this login.
     #[error(
-        "the answer in the browser is not that of this login (its state is another); nothing was taken of it. Begin again, and follow the new address only"
+        "the answer in the browser is not that of this login (its state is another); nothing was taken of it. Follow the address that was printed last"
     )]
     State,
     /// Of another authorization server.

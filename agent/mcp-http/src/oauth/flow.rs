@@ -82,7 +82,10 @@ pub(super) async fn log_in(
     let reach = Reach::of(&url);
     let challenge = challenge(fetch, &url).await?;
     let resource = resource(fetch, &url, &challenge, reach).await?;
-    let server = server(fetch, &resource, reach).await?;
+    let server = server(fetch, &resource, reach, order.issuer.as_deref()).await?;
+    if order.issuer.is_none() && !server.tells_apart() {
+        return Err(Failed(mixed(&server, reach)));
+    }
     let port = listener.local_addr().map_err(|error| error.to_string())?.port();
     let redirect = format!("http://127.0.0.1:{port}{}", callback::PATH);
     let asked = asked(&order, &challenge, &resource, &server);
@@ -111,8 +114,10 @@ pub(super) async fn log_in(
     let open = Said::Open { url: address.into(), issuer: server.issuer.clone() };
     conn.send(&open).map_err(|error| error.to_string())?;
 
-    let browser = callback::wait(&listener, Instant::now() + IN_BROWSER, || !is_hung_up(conn.stream()))?;
-    let code = match answer::code(&browser.query, &state, &server.issuer, server.says_issuer) {
+    let end = Instant::now() + IN_BROWSER;
+    let read = |query: &str| answer::code(query, &state, &server.issuer, server.says_issuer);
+    let (browser, code) = callback::wait(&listener, end, || !is_hung_up(conn.stream()), read)?;
+    let code = match code {
         Ok(code) => code,
         Err(refusal) => {
             browser.say(false, &format!("You are not logged in: {refusal}."));
@@ -173,7 +178,7 @@ async fn resource(fetch: &Fetch, url: &Url, challenge: &Challenge, reach: Reach)
         let answer = whole(fetch.get(place), metadata::MAX).await;
         let answer = answer.map_err(|why| format!("{}: {why}", shown(place)))?;
         if answer.status.is_success() {
-            let found = metadata::resource(&answer.body, url);
+            let found = metadata::resource(&answer.body, url, place);
             return found.map_err(|error| {
                 Failed(format!("the description of the server in {} is refused: {error}", shown(place)))
             });
@@ -186,11 +191,39 @@ async fn resource(fetch: &Fetch, url: &Url, challenge: &Challenge, reach: Reach)
     )))
 }
 
-/// Its authorization server's description: the first of its servers that has one.
-async fn server(fetch: &Fetch, resource: &Resource, reach: Reach) -> Result<Server, Failed> {
+/// Why an authorization server is not used whose answers could be another's.
+fn mixed(server: &Server, reach: Reach) -> String {
+    format!(
+        "the authorization server {} has its login at {} and its tokens at {}, and does not say that its answers name it (RFC 9207): the code of one server could go to another so. If you know that both are its own, log in with --issuer {0}",
+        shown_name(&server.issuer, reach),
+        server.authorization.origin().ascii_serialization(),
+        server.token.origin().ascii_serialization(),
+    )
+}
+
+/// Its authorization server's description: the first of its servers that has one. `only`: it must be this one.
+async fn server(
+    fetch: &Fetch,
+    resource: &Resource,
+    reach: Reach,
+    only: Option<&str>,
+) -> Result<Server, Failed> {
     let mut why = None;
+    // A slash at the end is easily lost where a name is copied, and no other server's.
+    let plain = |name: &str| name.trim_end_matches('/').to_owned();
+    let named: Vec<&String> =
+        resource.servers.iter().filter(|name| only.is_none_or(|only| plain(only) == plain(name))).collect();
+    if let (Some(only), true) = (only, named.is_empty()) {
+        let others: Vec<String> =
+            resource.servers.iter().take(3).map(|name| shown_name(name, reach)).collect();
+        return Err(Failed(format!(
+            "the server does not name {} (--issuer) as its authorization server, but {}; nothing was sent there. If that is right, register a client there, or leave --client-id and --issuer out",
+            shown_name(only, reach),
+            others.join(" and "),
+        )));
+    }
     // MCP leaves the choice to the client.
-    for issuer in resource.servers.iter().take(3) {
+    for issuer in named.into_iter().take(3) {
         match server_of(fetch, issuer, reach).await {
             Ok(server) => return Ok(server),
             Err(error) => {
@@ -245,7 +278,7 @@ async fn client(
     redirect: &str,
     asked: &[String],
 ) -> Result<Client, Failed> {
-    let advice = "register a client there yourself, with the redirect address http://127.0.0.1:PORT/callback, and name it: --client-id ID --port PORT, and --client-secret-file FILE if it has a secret";
+    let advice = "register a client there yourself, with the redirect address http://127.0.0.1:PORT/callback, and name it: --client-id ID --issuer ISSUER --port PORT, with the authorization server's address as ISSUER, and --client-secret-file FILE if it has a secret";
     if let Some(id) = &order.client {
         if id.starts_with("https://") && secret.is_none() && !server.takes_documents {
             return Err(Failed(

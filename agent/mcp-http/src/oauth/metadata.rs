@@ -71,6 +71,14 @@ pub struct Server {
     pub takes_documents: bool,
 }
 
+impl Server {
+    /// Whether its answers are told from another server's: they say whose they are, or the code goes where it comes from. Otherwise a
+    /// server that names another's login as its own gets that one's code.
+    pub fn tells_apart(&self) -> bool {
+        self.says_issuer || self.authorization.origin() == self.token.origin()
+    }
+}
+
 #[derive(Deserialize)]
 struct RawResource {
     resource: String,
@@ -144,9 +152,11 @@ pub fn is_loopback(url: &Url) -> bool {
     }
 }
 
+/// The well-known place of a resource's description.
+const PLACE: &str = "/.well-known/oauth-protected-resource";
+
 /// Where a server's description is by RFC 9728, in the order in which MCP asks: at its path, then at the root.
 pub fn resource_places(server: &Url) -> Vec<Url> {
-    const PLACE: &str = "/.well-known/oauth-protected-resource";
     let mut places = vec![inserted(server, PLACE)];
     let mut root = server.clone();
     root.set_path(PLACE);
@@ -178,13 +188,14 @@ fn inserted(url: &Url, place: &str) -> Url {
     whole
 }
 
-/// Reads a server's description. `resource` must be the server: its address, or a place above it at the same origin.
+/// Reads a server's description, which was found at `place`. It must be the server's: of its address, or of a place above it whose
+/// well-known place that is.
 ///
 /// # Errors
 /// [`Error`].
-pub fn resource(text: &[u8], server: &Url) -> Result<Resource, Error> {
+pub fn resource(text: &[u8], server: &Url, place: &Url) -> Result<Resource, Error> {
     let raw: RawResource = serde_json::from_slice(text).map_err(|_| Error::Shape)?;
-    if raw.resource.len() > MAX_URL || !is_of(&raw.resource, server) {
+    if raw.resource.len() > MAX_URL || !is_of(&raw.resource, server, place) {
         return Err(Error::Other);
     }
     let servers: Vec<String> = raw.authorization_servers.into_iter().take(MOST).collect();
@@ -195,16 +206,23 @@ pub fn resource(text: &[u8], server: &Url) -> Result<Resource, Error> {
     Ok(Resource { resource: raw.resource, servers, scopes })
 }
 
-/// Whether a resource's name is this server's: the same origin, and its path the server's or above it. What is beside a server's
-/// address is another server, to which a token would be of use as well.
-pub fn is_of(resource: &str, server: &Url) -> bool {
+/// Whether a resource's name, in a description at `place`, is this server's: its address, or a path above it at the same origin. What is
+/// beside a server's address is another server, to which a token would be of use as well; so is what is above it, which only whoever
+/// has the origin's well-known places says (RFC 9728, section 3.3): a server below could have a token made for all of it otherwise.
+pub fn is_of(resource: &str, server: &Url, place: &Url) -> bool {
     let Ok(resource) = Url::parse(resource) else { return false };
     let (above, path) = (resource.path().trim_end_matches('/'), server.path());
-    let is_above = path.strip_prefix(above).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+    let rest = path.strip_prefix(above);
+    let is_above = rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+    let is_whole = rest.is_some_and(|rest| rest.is_empty() || rest == "/");
+    let is_exact = is_whole && resource.query() == server.query();
     let query = resource.query().is_none() || resource.query() == server.query();
+    let own = inserted(&resource, PLACE);
+    let is_well_known = place.origin() == own.origin() && place.path() == own.path();
     let is_plain =
         resource.username().is_empty() && resource.password().is_none() && resource.fragment().is_none();
-    resource.has_host() && resource.origin() == server.origin() && is_above && query && is_plain
+    let is_here = resource.has_host() && resource.origin() == server.origin() && is_plain;
+    is_here && (is_exact || is_above && query && is_well_known)
 }
 
 /// Reads an authorization server's description, which was asked for by the name `issuer`.
@@ -286,17 +304,30 @@ mod tests {
     }
 
     #[test]
-    fn a_resource_is_the_server_or_above_it() {
+    fn a_resource_is_the_server_or_above_it_where_the_origin_says_so() {
         let server = url("https://h.example/a/mcp?x=1");
-        for fine in [
+        let own = |resource: &str| Url::parse(resource).map_or(server.clone(), |url| inserted(&url, PLACE));
+        let stranger = url("https://evil.example/x");
+        for exact in ["https://h.example/a/mcp?x=1", "https://H.example:443/a/mcp/?x=1"] {
+            assert!(is_of(exact, &server, &stranger), "{exact}");
+        }
+        for above in [
             "https://h.example/a/mcp",
-            "https://h.example/a/mcp?x=1",
             "https://h.example/a",
             "https://h.example/a/",
             "https://h.example",
             "https://H.example:443/",
         ] {
-            assert!(is_of(fine, &server), "{fine}");
+            assert!(is_of(above, &server, &own(above)), "{above}");
+            // A server of many at one origin, which has its description anywhere.
+            for place in [
+                "https://evil.example/x",
+                "https://h.example/a/mcp/x",
+                "https://h.example/.well-known/oauth-protected-resource/other",
+                "https://evil.example/.well-known/oauth-protected-resource",
+            ] {
+                assert!(!is_of(above, &server, &url(place)), "{above} at {place}");
+            }
         }
         for other in [
             "",
@@ -312,8 +343,12 @@ mod tests {
             "https://me@h.example/a/mcp",
             "https://h.example/a/mcp/../../b",
         ] {
-            assert!(!is_of(other, &server), "{other}");
+            assert!(!is_of(other, &server, &own(other)), "{other}");
         }
+        // Each of the places at which a server is looked for is one of a resource that may be its own.
+        let places = resource_places(&server);
+        assert!(is_of("https://h.example/a/mcp", &server, &places[0]));
+        assert!(is_of("https://h.example", &server, &places[1]));
     }
 
     #[test]
@@ -382,6 +417,13 @@ mod tests {
         for text in ["", "[]", "null", "{}", "<html>"] {
             assert_eq!(server(text.as_bytes(), "", Reach { loopback: true }), Err(Error::Shape), "{text}");
         }
+        let elsewhere = |value: &mut Value| value["token_endpoint"] = "https://tokens.example/token".into();
+        assert!(described(|_| {}).unwrap().tells_apart() && !described(elsewhere).unwrap().tells_apart());
+        let says = |value: &mut Value| {
+            elsewhere(value);
+            value["authorization_response_iss_parameter_supported"] = true.into();
+        };
+        assert!(described(says).unwrap().tells_apart());
         let scopes =
             described(|value| value["scopes_supported"] = json!(["a", "b c", "", "d"])).unwrap().scopes;
         assert_eq!(scopes, ["a", "d"]);
@@ -390,7 +432,7 @@ mod tests {
     #[test]
     fn a_server_names_itself_and_who_logs_in() {
         let server = url("https://h.example/mcp");
-        let of = |value: Value| resource(value.to_string().as_bytes(), &server);
+        let of = |value: Value| resource(value.to_string().as_bytes(), &server, &resource_places(&server)[0]);
         let found =
             of(json!({"resource": "https://h.example/mcp", "authorization_servers": ["https://as.example"]}));
         assert_eq!(found.unwrap().servers, ["https://as.example"]);

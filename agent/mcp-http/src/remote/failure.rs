@@ -25,7 +25,10 @@ pub(super) enum Failure {
     /// Whoever asks is not let in: what to do.
     #[error("the remote server answered HTTP {0}: {1}")]
     Refused(StatusCode, String),
-    /// The login cannot be used any more.
+    /// The same, where it is the login, and no other token was to be had.
+    #[error("the remote server answered HTTP {0}: {1}")]
+    Unrenewed(StatusCode, String),
+    /// The login cannot be used.
     #[error("Ringfence did not send this: {0}")]
     Login(String),
     /// To another address, and not followed.
@@ -102,7 +105,8 @@ impl Failure {
     /// Whether trying again to resume a stream may help.
     pub(super) fn passes(&self) -> bool {
         match self {
-            Self::Unreachable(_) | Self::Cut(_) => true,
+            // A login that cannot be renewed now can be later, where its server was away for a moment.
+            Self::Unreachable(_) | Self::Cut(_) | Self::Login(_) | Self::Unrenewed(..) => true,
             Self::Status(status) => {
                 status.is_server_error()
                     || matches!(*status, StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS)
@@ -139,5 +143,27 @@ impl Failure {
     /// As the answer to a request, where `text` is what is said of it. Ends with a newline.
     pub(super) fn answer(text: &str, id: &Id) -> Vec<u8> {
         id.answer("error", &json!({ "code": CODE, "message": text })).into_bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_may_be_over_in_a_moment_is_tried_again() {
+        let why = || "it cannot be reached".to_owned();
+        let refused = StatusCode::UNAUTHORIZED;
+        for passes in [
+            Failure::Login(why()),
+            Failure::Unrenewed(refused, why()),
+            Failure::Status(StatusCode::SERVICE_UNAVAILABLE),
+        ] {
+            assert!(passes.passes(), "{passes}");
+        }
+        for stays in [Failure::Refused(refused, why()), Failure::Status(StatusCode::FORBIDDEN), Failure::Lost]
+        {
+            assert!(!stays.passes(), "{stays}");
+        }
     }
 }

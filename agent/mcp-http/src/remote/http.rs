@@ -157,7 +157,7 @@ impl Server {
         }
         let (token, _) = match login.other_than(number).await {
             Ok(token) => token,
-            Err(why) => return Err(Failure::Refused(first.status(), why)),
+            Err(why) => return Err(Failure::Unrenewed(first.status(), why)),
         };
         self.let_in(self.send_with(&token, (method, map, body)).await?)
     }

@@ -26,15 +26,19 @@ use std::{
 #[command(after_help = "Examples:
   ringfence mcp login https://mcp.example.com/mcp
   ringfence mcp login https://mcp.example.com/mcp --scope files:read --scope files:write
-  ringfence mcp login https://mcp.example.com/mcp --client-id my-client --port 8765
+  ringfence mcp login https://mcp.example.com/mcp --client-id my-client --issuer https://login.example.com --port 8765
   ringfence mcp login https://mcp.example.com/mcp --no-browser    # over SSH: open the printed address here")]
 pub(crate) struct LoginArgs {
     /// The server's address, as `ringfence mcp --url` has it.
     url: String,
     /// The id of a client that is registered at the authorization server, or the https address of a client's metadata. Without it,
     /// one is registered.
-    #[arg(long, value_name = "ID")]
+    #[arg(long, value_name = "ID", requires = "issuer")]
     client_id: Option<String>,
+    /// The authorization server that it must be, by the address that it is called by: the one where that client is registered. It is
+    /// refused if the server names another today.
+    #[arg(long, value_name = "URL")]
+    issuer: Option<String>,
     /// The file with that client's secret, which only its owner can read.
     #[arg(long, value_name = "FILE", requires = "client_id")]
     client_secret_file: Option<PathBuf>,
@@ -115,12 +119,18 @@ pub(super) fn login(args: &LoginArgs) -> anyhow::Result<ExitCode> {
     let order = LogIn {
         server: server.clone(),
         client: args.client_id.clone(),
+        issuer: args.issuer.clone(),
         scopes: args.scopes.clone(),
-        before: before.map(|kept| (kept.issuer, kept.scopes)),
+        before: before.as_ref().map(|kept| (kept.issuer.clone(), kept.scopes.clone())),
     };
     let done = mcp_login::log_in(order, listener, secret.as_ref(), |address, issuer| {
+        let other = before.as_ref().filter(|kept| kept.issuer != issuer).map_or_else(String::new, |kept| {
+            let before = printable(&kept.issuer);
+            format!("This is another authorization server than that of the login there is ({before}).\n")
+        });
         let _ = output::print(&format!(
-            "Log in at {}. Open this address in a browser of this machine:\n\n  {address}\n\n",
+            "{other}Log in at {} (authorization server: {}). Open this address in a browser of this machine:\n\n  {address}\n\n",
+            origin(address),
             printable(issuer)
         ));
         if !args.no_browser {
@@ -140,6 +150,14 @@ pub(super) fn login(args: &LoginArgs) -> anyhow::Result<ExitCode> {
         "Logged in to {shown}{}. {renewal}. Use it with: ringfence mcp --url {shown}\n",
         printable(&scopes)
     ))
+}
+
+/// The beginning of an address that was checked: where the browser really goes, whatever it is called.
+fn origin(address: &str) -> &str {
+    let host = address.find("://").map_or(0, |at| at + 3);
+    let rest = address.get(host..).unwrap_or_default();
+    let end = host + rest.find(['/', '?', '#', '\\']).unwrap_or(rest.len());
+    address.get(..end).unwrap_or(address)
 }
 
 /// Opens an address in the browser, where there is a display. It begins like no option.
