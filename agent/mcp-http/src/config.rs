@@ -133,6 +133,9 @@ pub struct Config {
     /// The login that is kept for it is used (`ringfence mcp login`).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub login: bool,
+    /// The whole address is a secret: it came from a file.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_secret: bool,
     /// http is allowed to hosts other than this one.
     pub insecure_http: bool,
     /// Longest message, in bytes.
@@ -143,6 +146,25 @@ impl fmt::Debug for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Config").finish_non_exhaustive()
     }
+}
+
+/// The command that logs in to a server by its name among logins, with `more` options, for a message. `is_secret`: its address came
+/// from a file. An address that cannot be shown as it is is not: logged in to without what is left out, it would be another's login.
+pub fn login_command(server: &str, is_secret: bool, more: &str) -> String {
+    match is_shown_whole(server) {
+        _ if is_secret => {
+            format!("`ringfence mcp login --url-file FILE{more}`, with the file that is configured")
+        }
+        true => format!("`ringfence mcp login {server}{more}`"),
+        false => {
+            format!("`ringfence mcp login URL{more}`, with the address that is configured in place of URL")
+        }
+    }
+}
+
+/// Whether a server's name among logins is shown as it is: it has nothing in it that may be a secret.
+pub fn is_shown_whole(server: &str) -> bool {
+    shown_server(server) == server
 }
 
 impl Config {
@@ -197,6 +219,11 @@ impl Config {
     /// The server's name among logins: its address, written in one way.
     pub fn server_of_login(&self) -> String {
         server_of_login(&self.url).unwrap_or_else(|| self.url.clone())
+    }
+
+    /// How a user logs in to it, as [`login_command`].
+    pub fn login_command(&self, more: &str) -> String {
+        login_command(&self.server_of_login(), self.is_secret, more)
     }
 
     /// A name for the server where none was given: its host.
@@ -269,6 +296,7 @@ mod tests {
             token: None,
             headers: Vec::new(),
             login: false,
+            is_secret: false,
             insecure_http: false,
             max_line: 1 << 20,
         }
@@ -298,6 +326,25 @@ mod tests {
         for none in ["", "h.example/mcp", "file:///etc/passwd", "ftp://h/", "data:x", "https://"] {
             assert!(Config { insecure_http: true, ..config(none) }.checked().is_err(), "{none}");
         }
+    }
+
+    #[test]
+    fn a_command_is_for_the_login_that_is_meant_and_shows_no_secret() {
+        let of = |url: &str, is_secret| Config { is_secret, ..config(url) }.login_command(" --scope a");
+        assert_eq!(
+            of("https://h.example/mcp", false),
+            "`ringfence mcp login https://h.example/mcp --scope a`"
+        );
+        for url in
+            ["https://h.example/mcp?project=1", "https://h.example/sk-abcdefghijklmnopqrstuvwxyz0123456789"]
+        {
+            assert!(
+                of(url, false).starts_with("`ringfence mcp login URL --scope a`, with the address"),
+                "{url}"
+            );
+        }
+        let secret = of("https://h.example/mcp", true);
+        assert!(secret.contains("--url-file FILE --scope a`") && !secret.contains("h.example"), "{secret}");
     }
 
     #[test]

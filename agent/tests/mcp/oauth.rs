@@ -114,12 +114,19 @@ fn a_login_is_made_listed_used_and_ended_and_its_tokens_are_nowhere() {
     client.send(line(&call(4, "read_trick")));
     let said = message(&client.out.line());
     assert!(said.contains("insufficient_scope") && !said.contains("touch"), "{said}");
+    let mut roles = String::new();
     for pid in descendants(client.pid()) {
-        for what in ["cmdline", "environ"] {
-            let text = fs::read(format!("/proc/{pid}/{what}")).unwrap_or_default();
-            assert!(!String::from_utf8_lossy(&text).contains("t0ken"), "{what} of {pid}");
+        let words = fs::read(format!("/proc/{pid}/cmdline")).expect("it runs");
+        let words = String::from_utf8_lossy(&words).into_owned();
+        assert!(!words.is_empty() && !words.contains("t0ken"), "{words}");
+        // Those that have tokens let only root read it.
+        match fs::read(format!("/proc/{pid}/environ")) {
+            Ok(text) => assert!(!String::from_utf8_lossy(&text).contains("t0ken"), "environ of {words}"),
+            Err(_) => assert!(words.contains("mcp-remote") || words.contains("mcp-login-keeper"), "{words}"),
         }
+        roles += &words;
     }
+    assert!(roles.contains("mcp-remote") && roles.contains("mcp-login-keeper"), "the control: {roles}");
     assert!(client.end().success());
     let record = home.journal().iter().map(Value::to_string).collect::<String>();
     let rows = home.calls(&[]).iter().map(Value::to_string).collect::<String>();
@@ -354,4 +361,31 @@ fn who_knows_that_both_are_one_server_s_says_so_and_is_told_of_another_one() {
     assert!(
         done.said.contains("another authorization server") && done.said.contains("https://before.example")
     );
+}
+
+#[test]
+fn the_command_of_an_error_is_for_the_login_that_is_meant() {
+    let (server, home) = (Server::start(Odd::Nothing), Home::new());
+    let url = format!("{}?project=1", server.url());
+    // Logged in to without its query, it would be another's login.
+    let said = refused(&home, &url, &[]);
+    assert!(said.contains("`ringfence mcp login URL`") && !said.contains("project"), "{said}");
+    let path = home.text("address");
+    fs::write(&path, &url).expect("written");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("closed");
+    let done = log_in(&home, "--url-file", &[&path]);
+    assert!(done.status.success(), "{}", done.said);
+    assert!(!done.said.contains("project") && done.said.contains("--url-file"), "{}", done.said);
+    // Both have it.
+    works(&mut begin(&home, &url, &[]), 1);
+    assert!(refused(&home, &server.url(), &[]).contains(&format!("`ringfence mcp login {}`", server.url())));
+    server.state().refresh.clear();
+    server.state().access.clear();
+    change(&home, "expires", 1000);
+    let said = refused(&home, &url, &[]);
+    assert!(said.contains("invalid_grant") && said.contains("`ringfence mcp login URL`"), "{said}");
+    assert!(!said.contains("project"), "{said}");
+    let out = home.output(&["mcp", "logout", "--url-file", &path]);
+    assert!(out.contains("Removed the login") && !out.contains("project"), "{out}");
+    assert!(file(&home).is_none());
 }

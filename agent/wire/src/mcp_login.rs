@@ -116,6 +116,8 @@ pub struct LoggedIn {
 pub struct Wanted {
     /// The server's address, in the first message; what later ones have counts for nothing.
     pub server: String,
+    /// That address came from a file, and is not shown; in the first message, too.
+    pub is_secret: bool,
     /// The number of one that the server refused, if it did.
     pub refused: Option<u64>,
 }

@@ -20,11 +20,12 @@ use std::{
 /// For how long nothing may be wanted: a session may last for months.
 const QUIET: Duration = Duration::from_secs(366 * 86_400);
 
-/// Answers over standard input until the other end closes. `shown`: a server's address as messages may show it.
+/// Answers over standard input until the other end closes. `command`: how a user logs in to a server, whose address came from a file
+/// or not.
 ///
 /// # Errors
 /// [`Error::NotFromSession`].
-pub fn keep(shown: impl Fn(&str) -> String) -> Result<(), Error> {
+pub fn keep(command: impl Fn(&str, bool) -> String) -> Result<(), Error> {
     // Whoever ends the session would end a renewal, whose answer may hold the only token that is still good.
     let _ = SigSet::from_iter(signals::OF_A_RUN).thread_block();
     let _hidden = Hidden::new().map_err(|error| Error::NotFromSession(error.into()))?;
@@ -33,7 +34,7 @@ pub fn keep(shown: impl Fn(&str) -> String) -> Result<(), Error> {
     stream.peer_addr().map_err(Error::NotFromSession)?;
     let mut conn = Conn::new(stream, QUIET, MAX);
     let logins = Logins::locate()?;
-    let (mut server, mut given) = (None::<String>, None::<(u64, Secret)>);
+    let (mut server, mut given) = (None::<(String, bool)>, None::<(u64, Secret)>);
     loop {
         let wanted: Wanted = match conn.receive() {
             Ok(wanted) => wanted,
@@ -41,8 +42,8 @@ pub fn keep(shown: impl Fn(&str) -> String) -> Result<(), Error> {
             Err(error) => return Err(Error::NotFromSession(io::Error::other(error))),
         };
         // Whoever is taken over by what a server says gets no other server's token.
-        let server = server.get_or_insert(wanted.server).as_str();
-        let advice = format!("log in again with `ringfence mcp login {}`", shown(server));
+        let (server, is_secret) = &*server.get_or_insert((wanted.server, wanted.is_secret));
+        let advice = format!("log in again with {}", command(server, *is_secret));
         // What was given, and did not arrive, was not refused.
         let old =
             given.as_ref().filter(|(number, _)| Some(*number) == wanted.refused).map(|(_, secret)| secret);

@@ -4,6 +4,7 @@
 use super::challenge::is_scope;
 use ringfence_base::loopback;
 use serde::Deserialize;
+use std::net::IpAddr;
 use url::Url;
 
 /// Most bytes of a description.
@@ -114,6 +115,11 @@ impl Reach {
         Self { loopback: is_loopback(server) }
     }
 
+    /// The same of an address that may be none.
+    pub(super) fn of_text(server: &str) -> Self {
+        Url::parse(server).map_or(Self { loopback: false }, |url| Self::of(&url))
+    }
+
     /// An address, if a login may lead there.
     ///
     /// # Errors
@@ -142,14 +148,16 @@ pub fn is_loopback(url: &Url) -> bool {
             let name = name.strip_suffix('.').unwrap_or(name);
             name == "localhost" || name.ends_with(".localhost")
         }
-        Some(url::Host::Ipv4(ip)) => ip.is_loopback() || ip.is_unspecified(),
-        Some(url::Host::Ipv6(ip)) => {
-            ip.is_loopback()
-                || ip.is_unspecified()
-                || ip.to_ipv4_mapped().is_some_and(|ip| ip.is_loopback() || ip.is_unspecified())
-        }
+        Some(url::Host::Ipv4(ip)) => is_loopback_ip(ip.into()),
+        Some(url::Host::Ipv6(ip)) => is_loopback_ip(ip.into()),
         None => false,
     }
+}
+
+/// Whether connecting there leads to this machine.
+pub(super) fn is_loopback_ip(ip: IpAddr) -> bool {
+    let ip = ip.to_canonical();
+    ip.is_loopback() || ip.is_unspecified()
 }
 
 /// The well-known place of a resource's description.

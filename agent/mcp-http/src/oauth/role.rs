@@ -3,13 +3,14 @@
 use super::{
     fetch::Fetch,
     flow::{self, Done, Failed},
+    metadata::Reach,
 };
 use crate::remote::confine;
 use ringfence_credentials::{self as secret, Secret};
 use ringfence_wire::{
     conn::Conn,
     frame::FrameError,
-    mcp_login::{MAX, Order, Said},
+    mcp_login::{LogIn, MAX, Order, Revoke, Said},
 };
 use std::{
     io,
@@ -69,7 +70,11 @@ pub fn serve() -> Result<(), Error> {
 fn answered(conn: &mut Conn) -> Result<(), Error> {
     let (order, descriptors) = conn.receive_with_descriptors::<Order>()?;
     confine::enter_listening(ROOM)?;
-    let fetch = Fetch::new().map_err(Error::Client)?;
+    let reach = match &order {
+        Order::LogIn(LogIn { server, .. }) => Reach::of_text(server),
+        Order::Revoke(Revoke { url, .. }) => Reach::of_text(url),
+    };
+    let fetch = Fetch::new(reach).map_err(Error::Client)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Error::Io)?;
     let done = runtime.block_on(carried_out(&fetch, order, descriptors, conn));
     // Threads that wait for a name end with the process.

@@ -6,7 +6,7 @@ use super::{
     secrets::{self, Needle},
 };
 use crate::{
-    config::address,
+    config::Config,
     oauth::challenge::{Challenge, is_plain},
 };
 use bytes::Bytes;
@@ -57,6 +57,8 @@ pub(super) struct Server {
     login: Option<Login>,
     /// No other credential does.
     is_open: bool,
+    /// How a user logs in to it, with more options.
+    command: Box<dyn Fn(&str) -> String + Send + Sync>,
 }
 
 /// What a message is sent with beside the credentials.
@@ -81,12 +83,21 @@ impl Server {
             value.set_sensitive(true);
             fixed.insert(of, value);
         }
-        Ok(Self { client: client(&url)?, url, fixed, secrets, login: None, is_open: false })
+        Ok(Self {
+            client: client(&url)?,
+            url,
+            fixed,
+            secrets,
+            login: None,
+            is_open: false,
+            command: Box::new(str::to_owned),
+        })
     }
 
-    /// The same with a login. `is_open`: no other credential is given.
-    pub(super) fn with(self, login: Option<Login>, is_open: bool) -> Self {
-        Self { login, is_open, ..self }
+    /// The same with a login.
+    pub(super) fn with(self, login: Option<Login>, config: &Config) -> Self {
+        let (is_open, config) = (config.has_no_credential(), config.clone());
+        Self { login, is_open, command: Box::new(move |more| config.login_command(more)), ..self }
     }
 
     /// What must not come back from it.
@@ -199,12 +210,13 @@ impl Server {
         };
         match response.status() {
             status @ StatusCode::UNAUTHORIZED if self.is_open => {
-                Err(Failure::Refused(status, wanted(&self.url, self.login.is_some())))
+                Err(Failure::Refused(status, wanted(&(self.command)(""), self.login.is_some())))
             }
             status @ StatusCode::FORBIDDEN if self.login.is_some() => {
                 let challenge = challenge();
                 let is_little = challenge.error.as_deref() == Some("insufficient_scope");
-                let what = is_little.then(|| more(&self.url, challenge.scope.as_deref().unwrap_or_default()));
+                let what =
+                    is_little.then(|| more(&self.command, challenge.scope.as_deref().unwrap_or_default()));
                 what.map_or(Ok(response), |what| Err(Failure::Refused(status, what)))
             }
             _ => Ok(response),
@@ -213,8 +225,7 @@ impl Server {
 }
 
 /// What to do about a server that wants a login.
-fn wanted(url: &Url, is_renewed: bool) -> String {
-    let login = format!("`ringfence mcp login {}`", address(url));
+fn wanted(login: &str, is_renewed: bool) -> String {
     if is_renewed {
         return format!(
             "it refuses the login, which was renewed only now; log in again with {login}, and reconnect"
@@ -226,7 +237,7 @@ fn wanted(url: &Url, is_renewed: bool) -> String {
 }
 
 /// What to do about a login that does not allow something. What the server names is shown if a shell takes it as it is.
-fn more(url: &Url, scopes: &[String]) -> String {
+fn more(command: impl Fn(&str) -> String, scopes: &[String]) -> String {
     let shown: Vec<String> = scopes
         .iter()
         .filter(|scope| is_plain(scope))
@@ -239,9 +250,8 @@ fn more(url: &Url, scopes: &[String]) -> String {
         " --scope SCOPE, with the scope that its documentation names".to_owned()
     };
     format!(
-        "the login does not allow this (insufficient_scope); log in again with `ringfence mcp login {}{}`{which}, and reconnect",
-        address(url),
-        shown.concat(),
+        "the login does not allow this (insufficient_scope); log in again with {}{which}, and reconnect",
+        command(&shown.concat()),
     )
 }
 

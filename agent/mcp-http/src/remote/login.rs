@@ -29,7 +29,6 @@ pub(super) struct Login(Arc<Shared>);
 
 struct Shared {
     conn: Mutex<Conn>,
-    server: String,
     current: Mutex<Current>,
     /// One asks at a time, and who waited has what the one before got.
     turn: Arc<tokio::sync::Mutex<()>>,
@@ -77,13 +76,13 @@ impl Login {
         let link = listen_fds::inherited(LINK).map(UnixStream::from);
         let link = link.filter(|link| link.peer_addr().is_ok());
         let link = link.ok_or("there is no link to the process that keeps the login")?;
-        Self::over(link, config.server_of_login())
+        Self::over(link, config.server_of_login(), config.is_secret)
     }
 
-    fn over(link: UnixStream, server: String) -> Result<Self, String> {
+    fn over(link: UnixStream, server: String, is_secret: bool) -> Result<Self, String> {
         let mut conn = Conn::new(link, PATIENCE, MAX);
-        let current = Mutex::new(asked(&mut conn, &server, None)?);
-        Ok(Self(Arc::new(Shared { conn: Mutex::new(conn), server, current, turn: Arc::default() })))
+        let current = Mutex::new(asked(&mut conn, &Wanted { server, is_secret, refused: None })?);
+        Ok(Self(Arc::new(Shared { conn: Mutex::new(conn), current, turn: Arc::default() })))
     }
 
     fn current(&self) -> MutexGuard<'_, Current> {
@@ -138,7 +137,8 @@ impl Login {
         let login = self.clone();
         let asked = tokio::task::spawn_blocking(move || {
             let mut conn = login.0.conn.lock().unwrap_or_else(PoisonError::into_inner);
-            let asked = asked(&mut conn, &login.0.server, refused);
+            // Which server it is, the first one said.
+            let asked = asked(&mut conn, &Wanted { server: String::new(), is_secret: false, refused });
             let mut current = login.current();
             match asked {
                 Ok(new) => *current = new,
@@ -154,10 +154,10 @@ impl Login {
 }
 
 /// Asks the keeper.
-fn asked(conn: &mut Conn, server: &str, refused: Option<Number>) -> Result<Current, String> {
+fn asked(conn: &mut Conn, wanted: &Wanted) -> Result<Current, String> {
     let gone =
         |error: &dyn std::error::Error| format!("the process that keeps the login is gone: {}", chain(error));
-    conn.send(&Wanted { server: server.to_owned(), refused }).map_err(|error| gone(&error))?;
+    conn.send(wanted).map_err(|error| gone(&error))?;
     let answer = conn.receive_with_descriptors::<Token>().map_err(|error| gone(&error))?;
     let now = Instant::now();
     match answer {
@@ -208,7 +208,7 @@ mod tests {
             }
         });
         answer.send(Ok("one")).unwrap();
-        let login = Login::over(ours, "https://h.example/mcp".into()).unwrap();
+        let login = Login::over(ours, "https://h.example/mcp".into(), false).unwrap();
         assert_eq!(asked.recv().unwrap(), None);
         (login, asked, answer)
     }

@@ -99,7 +99,7 @@ fn run(
     headers: Vec<(String, ringfence_credentials::Secret)>,
     login: Option<Login>,
 ) -> Result<End, Error> {
-    let server = Server::new(url, headers)?.with(login, config.has_no_credential());
+    let server = Server::new(url, headers)?.with(login, config);
     let (out, outgoing) = mpsc::channel::<Outgoing>(WAITING);
     let (incoming, lines) = mpsc::channel::<Vec<u8>>(1);
     let limit = config.max_line;

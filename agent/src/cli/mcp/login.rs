@@ -1,5 +1,6 @@
 //! `ringfence mcp login`, `logins` and `logout`: logins at remote servers (OAuth).
 
+use super::remote::in_file;
 use crate::cli::output;
 use anyhow::{Context as _, bail};
 use ringfence_base::{clock, escape::line as printable};
@@ -20,8 +21,8 @@ use std::{
 /// Logs in to a remote MCP server in the browser (OAuth), for the sessions of `ringfence mcp --url`.
 ///
 /// The server says where: its authorization server gives a token, which is kept in a file that only you can read, renewed by
-/// itself, and sent to that server only. No client and no agent gets it. `ringfence mcp --url URL` uses it where no other
-/// credential is given.
+/// itself, and sent to that server only. No client gets it. `ringfence mcp --url URL` uses it where no other credential is given. What
+/// runs as you and outside a container can read that file.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   ringfence mcp login https://mcp.example.com/mcp
@@ -29,8 +30,8 @@ use std::{
   ringfence mcp login https://mcp.example.com/mcp --client-id my-client --issuer https://login.example.com --port 8765
   ringfence mcp login https://mcp.example.com/mcp --no-browser    # over SSH: open the printed address here")]
 pub(crate) struct LoginArgs {
-    /// The server's address, as `ringfence mcp --url` has it.
-    url: String,
+    #[command(flatten)]
+    server: ServerArgs,
     /// The id of a client that is registered at the authorization server, or the https address of a client's metadata. Without it,
     /// one is registered.
     #[arg(long, value_name = "ID", requires = "issuer")]
@@ -69,14 +70,31 @@ pub(crate) struct LoginsArgs {
 #[command(after_help = "Example:
   ringfence mcp logout https://mcp.example.com/mcp")]
 pub(crate) struct LogoutArgs {
-    /// The server's address, as `ringfence mcp login` had it.
-    url: String,
+    #[command(flatten)]
+    server: ServerArgs,
+}
+
+/// Which server.
+#[derive(Debug, clap::Args)]
+#[group(required = true, multiple = false)]
+struct ServerArgs {
+    /// The server's address, as `ringfence mcp --url` has it.
+    url: Option<String>,
+    /// A file with that address, which only its owner can read, as `ringfence mcp --url-file` has it.
+    #[arg(long, value_name = "FILE")]
+    url_file: Option<PathBuf>,
 }
 
 /// A server's name among logins, and how it is shown.
-fn server(url: &str) -> anyhow::Result<(String, String)> {
+fn server(args: &ServerArgs) -> anyhow::Result<(String, String)> {
+    let url = match (&args.url, &args.url_file) {
+        (Some(url), _) => url.clone(),
+        (None, Some(file)) => in_file(file)?,
+        (None, None) => bail!("which server is it? Give its address"),
+    };
     let config = Config {
-        url: url.to_owned(),
+        url,
+        is_secret: args.url_file.is_some(),
         token: None,
         headers: Vec::new(),
         login: false,
@@ -91,7 +109,7 @@ fn server(url: &str) -> anyhow::Result<(String, String)> {
         }
         error => error.into(),
     })?;
-    let shown = Config::shown(&checked, false);
+    let shown = Config::shown(&checked, config.is_secret);
     if !config.has_no_credential() {
         bail!(
             "{shown}: it has a user and a password in it, which are its credential; leave them out to log in"
@@ -101,7 +119,7 @@ fn server(url: &str) -> anyhow::Result<(String, String)> {
 }
 
 pub(super) fn login(args: &LoginArgs) -> anyhow::Result<ExitCode> {
-    let (server, shown) = server(&args.url)?;
+    let (server, shown) = server(&args.server)?;
     if let Some(id) = args.client_id.as_ref().filter(|id| !oauth::answer::is_client(id)) {
         bail!("--client-id {}: a client's id is printable ASCII", printable(id));
     }
@@ -146,10 +164,12 @@ pub(super) fn login(args: &LoginArgs) -> anyhow::Result<ExitCode> {
     } else {
         "It cannot be renewed: log in again when it is over"
     };
-    output::print(&format!(
-        "Logged in to {shown}{}. {renewal}. Use it with: ringfence mcp --url {shown}\n",
-        printable(&scopes)
-    ))
+    let used = match &args.server.url_file {
+        None if config::is_shown_whole(&server) => format!("Use it with: ringfence mcp --url {shown}"),
+        None => "`ringfence mcp --url` uses it with the same address".to_owned(),
+        Some(_) => "`ringfence mcp --url-file` uses it with the same file".to_owned(),
+    };
+    output::print(&format!("Logged in to {shown}{}. {renewal}. {used}\n", printable(&scopes)))
 }
 
 /// The beginning of an address that was checked: where the browser really goes, whatever it is called.
@@ -210,7 +230,7 @@ fn time(milliseconds: u64) -> String {
 }
 
 pub(super) fn logout(args: &LogoutArgs) -> anyhow::Result<ExitCode> {
-    let (server, shown) = server(&args.url)?;
+    let (server, shown) = server(&args.server)?;
     let Some(removed) = Logins::locate()?.remove(&server)? else {
         bail!("there is no login for {shown}; `ringfence mcp logins` lists them");
     };
@@ -234,7 +254,7 @@ pub(super) fn logout(args: &LogoutArgs) -> anyhow::Result<ExitCode> {
 
 /// `ringfence mcp-login-keeper`.
 pub(crate) fn keeper() -> anyhow::Result<ExitCode> {
-    mcp_login::keep(config::shown_server)?;
+    mcp_login::keep(|server, is_secret| config::login_command(server, is_secret, ""))?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -50,6 +50,12 @@ pub(crate) struct RemoteArgs {
     insecure_http: bool,
 }
 
+/// The address in a file of `--url-file`.
+pub(super) fn in_file(file: &Path) -> anyhow::Result<String> {
+    let read = Source::File(file.to_owned()).read();
+    Ok(read.context("cannot read the address of the remote server")?.expose().to_owned())
+}
+
 /// A remote server, as the interceptor needs it.
 pub(super) struct Remote {
     config: Config,
@@ -66,10 +72,7 @@ impl RemoteArgs {
     pub(super) fn server(&self, max_line: u64) -> anyhow::Result<Option<Remote>> {
         let url = match (&self.url, &self.url_file) {
             (Some(url), _) => url.clone(),
-            (None, Some(file)) => {
-                let read = Source::File(file.clone()).read();
-                read.context("cannot read the address of the remote server")?.expose().to_owned()
-            }
+            (None, Some(file)) => in_file(file)?,
             (None, None) if self.is_empty() => return Ok(None),
             (None, None) => bail!(
                 "--token-..., --header and --insecure-http are for a remote server; name it with --url https://HOST/PATH"
@@ -93,13 +96,14 @@ impl RemoteArgs {
             token,
             headers: headers.collect(),
             login: false,
+            is_secret: self.url_file.is_some(),
             insecure_http: self.insecure_http,
             max_line: usize::try_from(max_line).unwrap_or(usize::MAX),
         };
         let url = config.checked()?;
         let has_login = || Logins::locate().is_ok_and(|logins| logins.has(&config.server_of_login()));
         config.login = config.has_no_credential() && has_login();
-        let shown = Config::shown(&url, self.url_file.is_some());
+        let shown = Config::shown(&url, config.is_secret);
         let words = ["ringfence", "mcp", "--url"].map(str::to_owned).into_iter().chain([shown]);
         let whole = Config::whole(&url);
         Ok(Some(Remote { name: Config::name(&url), words: words.collect(), whole, config }))
@@ -154,7 +158,9 @@ impl Remote {
 
     /// All that tells which server that is: its whole address, and where its credentials are from. It is for a hash, and nothing else.
     pub(super) fn identity(&self) -> anyhow::Result<String> {
-        serde_json::to_string(&self.config).context("cannot write the address")
+        // Where the address is from makes it no other server.
+        let config = Config { is_secret: false, ..self.config.clone() };
+        serde_json::to_string(&config).context("cannot write the address")
     }
 
     /// Tells it which server, over its standard input: a process's arguments and variables are there for others to read.
