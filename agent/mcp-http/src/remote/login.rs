@@ -57,6 +57,11 @@ impl Current {
         is_past(self.over)
     }
 
+    /// Why another was not to be had for who began to wait then.
+    fn failed_since(&self, then: Instant) -> Option<&str> {
+        self.failed.as_ref().filter(|(last, _)| *last >= then).map(|(_, why)| why.as_str())
+    }
+
     /// Why another was not to be had a moment ago.
     fn just_failed(&self) -> Option<&str> {
         self.failed.as_ref().filter(|(last, _)| last.elapsed() < PAUSE).map(|(_, why)| why.as_str())
@@ -95,7 +100,11 @@ impl Login {
     /// In words: there is none any more.
     pub(super) async fn token(&self) -> Result<(Secret, Number), String> {
         if self.current().is_over() {
+            let begun = Instant::now();
             let _turn = self.0.turn.lock().await;
+            if let Some(why) = self.current().failed_since(begun) {
+                return Err(why.to_owned());
+            }
             if self.current().is_over() {
                 self.renew(None).await?;
             }
@@ -186,8 +195,10 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(600);
 
+    type Answers = mpsc::Sender<Result<&'static str, &'static str>>;
+
     /// A keeper: what it is asked arrives here, and each answer is what is sent there.
-    fn keeper() -> (Login, mpsc::Receiver<Option<u64>>, mpsc::Sender<Result<&'static str, &'static str>>) {
+    fn keeper() -> (Login, mpsc::Receiver<Option<u64>>, Answers) {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let ((tell, asked), (answer, answers)) = (mpsc::channel(), mpsc::channel());
         thread::spawn(move || {
@@ -244,6 +255,24 @@ mod tests {
             answer.send(Ok("three")).unwrap();
             assert_eq!(login.token().await.unwrap().0.expose(), "three");
             assert_eq!(asked.try_iter().count(), 2);
+        });
+    }
+
+    #[test]
+    fn who_waits_gets_what_the_one_before_got() {
+        let (login, asked, answer) = keeper();
+        login.current().over = Some(Instant::now());
+        waits_at_last(async {
+            // Nobody has an endpoint that hangs asked once for each request.
+            answer.send(Err("none")).unwrap();
+            let (one, two) = tokio::join!(login.token(), login.token());
+            assert_eq!((one.unwrap_err(), two.unwrap_err()), ("none".into(), "none".into()));
+            assert_eq!(asked.try_iter().count(), 1);
+            // Who comes later asks again.
+            answer.send(Ok("two")).unwrap();
+            let (one, two) = tokio::join!(login.token(), login.token());
+            assert_eq!((one.unwrap().0.expose(), two.unwrap().0.expose()), ("two", "two"));
+            assert_eq!(asked.try_iter().count(), 1);
         });
     }
 

@@ -123,6 +123,12 @@ pub(super) fn login(args: &LoginArgs) -> anyhow::Result<ExitCode> {
     if let Some(id) = args.client_id.as_ref().filter(|id| !oauth::answer::is_client(id)) {
         bail!("--client-id {}: a client's id is printable ASCII", printable(id));
     }
+    if let Some(issuer) = args.issuer.as_ref().filter(|issuer| config::server_of_login(issuer).is_none()) {
+        bail!(
+            "--issuer {}: it is no address; write https://HOST or what the server calls it",
+            printable(issuer)
+        );
+    }
     if let Some(scope) = args.scopes.iter().find(|scope| !oauth::challenge::is_scope(scope)) {
         bail!("--scope {}: a scope is one word; give --scope once for each", printable(scope));
     }
