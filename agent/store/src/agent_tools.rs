@@ -10,7 +10,11 @@ use super::{
     sql, tools, turn,
 };
 use ringfence_base::clock::rfc3339;
-use ringfence_pins::{Definition, definition::differing, flags};
+use ringfence_pins::{
+    Definition,
+    definition::{differing, hash_of_before},
+    flags,
+};
 use ringfence_session::journal::ListedTool;
 use ringfence_wire::agent_tools::{SeenDefinition, SeenTool};
 use rusqlite::{OptionalExtension as _, Transaction, params};
@@ -20,6 +24,8 @@ use serde_json::Value;
 const MOST_OF_AGENT: i64 = 64;
 /// Most servers of all agents of one user. Of more, a new one is not taken: no agent's makes room for another's.
 const MOST_OF_USER: i64 = 512;
+/// Most servers of one user's agents of which it is known that a person had them forgotten.
+const MOST_FORGOTTEN: i64 = MOST_OF_USER;
 
 /// A server of an agent's.
 #[derive(Debug, Clone, Copy)]
@@ -41,6 +47,12 @@ impl AgentServer<'_> {
     fn key(&self) -> String {
         let by = if self.of_daemon { "daemon" } else { "user" };
         format!("agent {by} {}/{}", self.agent, self.name)
+    }
+
+    /// Whether a person had it forgotten since it was listed last.
+    fn is_forgotten(&self, step: &Transaction<'_>) -> rusqlite::Result<bool> {
+        step.prepare_cached("SELECT 1 FROM forgotten_servers WHERE uid = ?1 AND key = ?2")?
+            .exists(params![self.uid, self.key()])
     }
 }
 
@@ -159,6 +171,7 @@ fn list(
         .exists(params![server, began])?;
     let mut words = tools::Words::of(seen.iter().map(|tool| tool.name.as_str()));
     let ids = (of.uid, server, of.name);
+    let is_forgotten = of.is_forgotten(step)?;
     for tool in seen {
         let pinned = || {
             step.prepare_cached("SELECT sha256, parts FROM tool_pins WHERE server = ?1 AND name = ?2")?
@@ -167,11 +180,21 @@ fn list(
                 })
                 .optional()
         };
-        // What the worker trusted before anybody was told is what is trusted.
-        if let (Some(trusted), None) = (&tool.trusted, pinned()?) {
-            tools::pin(step, ids, &listed(&tool.name, trusted, of.name), &mut words, when)?;
-        }
         let now = listed(&tool.name, &tool.now, of.name);
+        match pinned()? {
+            // What the worker trusted, by whoever's word, is what is trusted: unless a person wants that forgotten.
+            None => {
+                let first = match &tool.trusted {
+                    Some(trusted) if !is_forgotten => &listed(&tool.name, trusted, of.name),
+                    _ => &now,
+                };
+                tools::pin_new(step, ids, first, &mut words, when)?;
+            }
+            Some((sha256, _)) if is_of_before(&sha256, &tool.now) => {
+                tools::rename(step, server, &now, &sha256)?;
+            }
+            Some(_) => {}
+        }
         let held = pinned()?.filter(|(sha256, _)| *sha256 != tool.now.sha256).map(|(_, parts)| {
             let parts = serde_json::from_str(&parts).unwrap_or_default();
             format!("its {} changed since it was pinned", differing(&parts, &now.parts))
@@ -189,21 +212,48 @@ fn list(
         for tool in &gone {
             tools::change(step, server, Some(tool), ("removed", when), "")?;
         }
+        if is_forgotten {
+            step.prepare_cached("DELETE FROM forgotten_servers WHERE uid = ?1 AND key = ?2")?
+                .execute(params![of.uid, of.key()])?;
+        }
     }
     tools::trim(step, server)
+}
+
+/// Notes that a person had a server forgotten, if it is an agent's, before its row goes.
+pub(crate) fn forget(step: &Transaction<'_>, server: i64) -> rusqlite::Result<()> {
+    let new = "INSERT INTO forgotten_servers (uid, key) SELECT uid, key FROM mcp_servers WHERE id = ?1 AND agent IS NOT NULL
+         ON CONFLICT DO NOTHING";
+    step.execute(new, [server])?;
+    // One that is never listed again is one of so many.
+    step.execute(
+        "DELETE FROM forgotten_servers WHERE id IN (SELECT id FROM forgotten_servers
+             WHERE uid = (SELECT uid FROM mcp_servers WHERE id = ?1) ORDER BY id DESC LIMIT -1 OFFSET ?2)",
+        params![server, MOST_FORGOTTEN],
+    )
+    .map(drop)
+}
+
+/// Whether this hash, of which a version pinned it that knew description and schema only, is of what a tool says now.
+fn is_of_before(sha256: &str, now: &SeenDefinition) -> bool {
+    if sha256 == now.sha256 {
+        return false;
+    }
+    let Some(Ok(now)) = now.text.as_deref().map(serde_json::from_str::<Value>) else { return false };
+    hash_of_before(now["description"].as_str().unwrap_or_default(), &now["inputSchema"]) == sha256
 }
 
 /// As an interceptor would have listed it. Its parts are those of the text: secrets are taken out of that in one way.
 fn listed(name: &str, definition: &SeenDefinition, server: &str) -> ListedTool {
     let SeenDefinition { sha256, text } = definition.clone();
-    let whole = Definition { name: name.to_owned(), sha256: sha256.clone(), text };
+    let whole = text.map(|text| Definition { name: name.to_owned(), sha256: sha256.clone(), text });
     ListedTool {
         name: name.to_owned(),
         sha256: Some(sha256),
         held: None,
-        parts: whole.parts(),
-        flags: flags::of(&whole.text, server),
-        definition: Some(whole.text),
+        parts: whole.as_ref().map(Definition::parts).unwrap_or_default(),
+        flags: whole.as_ref().map(|whole| flags::of(&whole.text, server)).unwrap_or_default(),
+        definition: whole.map(|whole| whole.text),
     }
 }
 

@@ -251,6 +251,17 @@ pub(crate) const AGENT_SERVERS: &str = "
     CREATE INDEX mcp_servers_by_agent ON mcp_servers (agent, of_daemon) WHERE agent IS NOT NULL;
 ";
 
+/// Migration 40: servers of agents that a person had forgotten, until they are listed next: what is pinned then is what they say, and
+/// not what their workers remember.
+pub(crate) const FORGOTTEN_SERVERS: &str = "
+    CREATE TABLE forgotten_servers (
+        id    INTEGER PRIMARY KEY,
+        uid   INTEGER NOT NULL,
+        key   TEXT NOT NULL,
+        UNIQUE (uid, key)
+    );
+";
+
 /// Migration 35: servers, their tools, and what is pinned of them.
 pub(crate) const TOOLS: &str = "
     CREATE TABLE mcp_servers (

@@ -412,4 +412,6 @@ pub(crate) const MIGRATIONS: &[&str] = &[
     super::mcp_schema::APPROVALS_OF_OWNERS,
     // 39: servers of agents.
     super::mcp_schema::AGENT_SERVERS,
+    // 40: servers of agents that a person forgot.
+    super::mcp_schema::FORGOTTEN_SERVERS,
 ];

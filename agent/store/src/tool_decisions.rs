@@ -1,6 +1,6 @@
 //! What a person decides about a tool that changed, or whose description is odd: one transaction with its entry of the ledger.
 
-use super::{Error, SessionWriter, Viewer, connection::begin, ledger, sql, tools, turn};
+use super::{Error, SessionWriter, Viewer, agent_tools, connection::begin, ledger, sql, tools, turn};
 use ringfence_base::clock::rfc3339;
 use ringfence_session::ledger::{DecidedTool, Entry};
 use rusqlite::{OptionalExtension as _, Transaction, params};
@@ -132,6 +132,7 @@ impl SessionWriter {
             .optional()
             .map_err(&fail)?;
         let Some((uid, name)) = found else { return Ok(Decided::Unknown) };
+        agent_tools::forget(&step, server).map_err(&fail)?;
         tools::remove(&step, server).map_err(&fail)?;
         let forgotten = DecidedTool {
             at: now,

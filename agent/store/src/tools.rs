@@ -209,19 +209,8 @@ pub(crate) fn pin(
         .query_row(params![server, tool.name], |row| Ok((row.get(0)?, row.get(1)?)))
         .optional()?;
     match (known, &tool.definition) {
-        (None, Some(definition)) if tool.held.is_none() => {
-            let count: i64 = step
-                .prepare_cached("SELECT count(*) FROM tool_pins WHERE server = ?1")?
-                .query_row([server], |row| row.get(0))?;
-            if count >= MOST_TOOLS as i64 && !forget_one(step, server)? {
-                return Ok(());
-            }
-            let flags = flagged(step, (uid, server, server_name), (tool, definition), words)?;
-            step.prepare_cached(
-                "INSERT INTO tool_pins (uid, server, name, sha256, parts, flags, since) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
-            )?
-            .execute(params![uid, server, tool.name, sha256, json(&tool.parts), json(&flags), when])?;
-            define(step, server, sha256, definition)
+        (None, Some(_)) if tool.held.is_none() => {
+            pin_new(step, (uid, server, server_name), tool, words, when)
         }
         // Somebody forgot it meanwhile: the next session pins it anew.
         (None, _) => Ok(()),
@@ -260,6 +249,46 @@ pub(crate) fn pin(
             }
         }
     }
+}
+
+/// Pins a tool that is not pinned, by its hash alone where its definition is not kept.
+pub(crate) fn pin_new(
+    step: &Transaction<'_>,
+    (uid, server, server_name): (u32, i64, &str),
+    tool: &ListedTool,
+    words: &mut Words<'_>,
+    when: &str,
+) -> rusqlite::Result<()> {
+    let Some(sha256) = &tool.sha256 else { return Ok(()) };
+    let count: i64 = step
+        .prepare_cached("SELECT count(*) FROM tool_pins WHERE server = ?1")?
+        .query_row([server], |row| row.get(0))?;
+    if count >= MOST_TOOLS as i64 && !forget_one(step, server)? {
+        return Ok(());
+    }
+    let flags = match &tool.definition {
+        Some(definition) => flagged(step, (uid, server, server_name), (tool, definition), words)?,
+        None => tool.flags.clone(),
+    };
+    step.prepare_cached(
+        "INSERT INTO tool_pins (uid, server, name, sha256, parts, flags, since) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+    )?
+    .execute(params![uid, server, tool.name, sha256, json(&tool.parts), json(&flags), when])?;
+    tool.definition.as_ref().map_or(Ok(()), |definition| define(step, server, sha256, definition))
+}
+
+/// Has the same pin name a definition by another hash: of the same words, taken otherwise.
+pub(crate) fn rename(
+    step: &Transaction<'_>,
+    server: i64,
+    tool: &ListedTool,
+    before: &str,
+) -> rusqlite::Result<()> {
+    let (Some(sha256), Some(definition)) = (&tool.sha256, &tool.definition) else { return Ok(()) };
+    step.prepare_cached("UPDATE tool_pins SET sha256 = ?3, parts = ?4 WHERE server = ?1 AND name = ?2")?
+        .execute(params![server, tool.name, sha256, json(&tool.parts)])?;
+    undefine(step, server, before)?;
+    define(step, server, sha256, definition)
 }
 
 /// Makes room for one more pin: of a tool that is gone for longest. False: all are there.

@@ -176,6 +176,38 @@ fn what_an_earlier_version_s_file_trusts_is_taken_over_and_what_a_worker_keeps_m
 }
 
 #[test]
+fn an_auditor_that_lost_what_it_had_trusts_nothing_that_was_held() {
+    let server = McpServer::new(Era::Session, &["t", "u"]);
+    let mock = mock();
+    let home = home(&mock, &server);
+    let (daemon, runtime) = home.serve();
+    let mut turns = Turns(runtime, 0);
+    turns.say();
+    change(&server, &daemon, "Does something else");
+    turns.until_offered(&mock, &["u"]);
+    let offered_only_u = |turns: &mut Turns| {
+        turns.say();
+        assert_eq!(offered(&mock), ["u"], "nobody was asked");
+        (waiting(&home).len() == 1).then_some(())
+    };
+    eventually("it waits", || offered_only_u(&mut turns));
+    daemon.stop();
+    // Its database is gone, and the auditor with it: it finds that out by itself.
+    for file in ["audit.db", "audit.db-wal", "audit.db-shm"] {
+        let _ = fs::remove_file(home.path(&format!(".local/share/ringfence/{file}")));
+    }
+    let (daemon, runtime) = home.serve();
+    let mut turns = Turns(runtime, 0);
+    eventually("it waits in the other database", || offered_only_u(&mut turns));
+    // What a person has forgotten is trusted as it is then.
+    let forgotten = home.run(&["mcp", "inventory", "a/s", "--forget"]);
+    assert!(forgotten.status, "{}", forgotten.err);
+    daemon.signal(Signal::SIGHUP);
+    turns.until_offered(&mock, &["t", "u"]);
+    assert!(waiting(&home).is_empty());
+}
+
+#[test]
 fn while_nobody_can_be_told_what_was_seen_first_counts_and_is_told_later() {
     let server = McpServer::new(Era::Session, &["t", "u"]);
     let mock = mock();

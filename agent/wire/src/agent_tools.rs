@@ -13,8 +13,10 @@
 use crate::mcp::PinnedTool;
 use serde::{Deserialize, Serialize};
 
-/// Longest [`ToolsSeen`], bytes: one tool of the longest definitions, as JSON, and some.
+/// Longest [`ToolsSeen`], bytes: one tool with two texts of [`LONGEST_SEEN`], each byte escaped, and some.
 pub const MAX_SEEN: usize = 3 << 20;
+/// Longest text of a definition, bytes. What takes the place of secrets may be longer than they are: then it is not kept.
+pub const LONGEST_SEEN: usize = 512 << 10;
 /// How many bytes of definitions go into one [`ToolsSeen`] before the next begins.
 pub const SEEN_AT_ONCE: usize = 512 << 10;
 
@@ -41,8 +43,8 @@ pub struct SeenTool {
     pub name: String,
     /// As its server describes it now.
     pub now: SeenDefinition,
-    /// As it was when the worker trusted it, if that was never told: in an earlier version's file, or while nobody could be
-    /// told. Only where it differs.
+    /// As it was when the worker trusted it, where that differs. It counts where nothing is pinned of the tool: an auditor that was
+    /// never told, or whose database is another one, does not trust what was held.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trusted: Option<SeenDefinition>,
 }
@@ -52,8 +54,9 @@ pub struct SeenTool {
 pub struct SeenDefinition {
     /// Its hash, as the worker compares it.
     pub sha256: String,
-    /// JSON in one spelling, without secrets.
-    pub text: String,
+    /// JSON in one spelling, without secrets. None: it is not known, or too long to be kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub text: Option<String>,
 }
 
 /// What is pinned of a server.

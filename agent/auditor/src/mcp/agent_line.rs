@@ -17,10 +17,10 @@ use nix::{
     },
 };
 use ringfence_base::{clock, error::chain};
-use ringfence_pins::{LONGEST_DEFINITION, LONGEST_NAME, MOST_TOOLS, definition::is_hash};
+use ringfence_pins::{LONGEST_NAME, MOST_TOOLS, definition::is_hash};
 use ringfence_store::AgentServer;
 use ringfence_wire::{
-    agent_tools::{MAX_SEEN, SeenDefinition, SeenTool, ToolsPinned, ToolsSeen},
+    agent_tools::{LONGEST_SEEN, MAX_SEEN, SeenDefinition, SeenTool, ToolsPinned, ToolsSeen},
     conn::Conn,
     frame::FrameError,
     mcp::McpReply,
@@ -193,8 +193,7 @@ fn is_word(name: &str) -> bool {
 /// Whether each text is no longer than it may be.
 fn is_sound(seen: &ToolsSeen) -> bool {
     let definition = |definition: &SeenDefinition| {
-        // Redaction changes its length a little.
-        is_hash(&definition.sha256) && definition.text.len() <= 2 * LONGEST_DEFINITION
+        is_hash(&definition.sha256) && definition.text.as_ref().is_none_or(|text| text.len() <= LONGEST_SEEN)
     };
     let tool = |tool: &SeenTool| {
         !tool.name.is_empty()

@@ -239,12 +239,14 @@ fn parts(seen: ToolsSeen) -> Vec<ToolsSeen> {
     };
     let (mut parts, mut tools, mut bytes) = (Vec::new(), Vec::new(), 0);
     for tool in seen.tools {
-        bytes += tool.now.text.len() + tool.trusted.as_ref().map_or(0, |trusted| trusted.text.len());
-        tools.push(tool);
-        if bytes >= SEEN_AT_ONCE {
+        let texts = std::iter::once(&tool.now).chain(&tool.trusted).filter_map(|seen| seen.text.as_ref());
+        let more: usize = texts.map(String::len).sum();
+        if bytes + more > SEEN_AT_ONCE && !tools.is_empty() {
             parts.push(part(std::mem::take(&mut tools)));
             bytes = 0;
         }
+        bytes += more;
+        tools.push(tool);
     }
     let last = part(tools);
     parts.push(ToolsSeen { more: false, ..last });
@@ -254,12 +256,13 @@ fn parts(seen: ToolsSeen) -> Vec<ToolsSeen> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ringfence_wire::agent_tools::{MAX_SEEN, SeenDefinition};
+    use ringfence_wire::agent_tools::{LONGEST_SEEN, MAX_SEEN, SeenDefinition};
 
     #[test]
     fn a_long_list_goes_in_parts_of_which_the_last_says_so() {
         // Of the longest definitions, of which every byte is escaped.
-        let definition = || SeenDefinition { sha256: "0".repeat(64), text: "\"".repeat(256 << 10) };
+        let text = "\"".repeat(LONGEST_SEEN);
+        let definition = || SeenDefinition { sha256: "0".repeat(64), text: Some(text.clone()) };
         let tool = |n: u32| SeenTool { name: n.to_string(), now: definition(), trusted: Some(definition()) };
         let seen =
             |tools| ToolsSeen { number: 1, server: "s".into(), address: "a".into(), tools, more: false };

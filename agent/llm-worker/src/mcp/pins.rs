@@ -14,7 +14,7 @@ use ringfence_pins::{
     definition::{Definition as Whole, hash_of_before, name_digest},
     flags,
 };
-use ringfence_wire::agent_tools::{SeenDefinition, SeenTool};
+use ringfence_wire::agent_tools::{LONGEST_SEEN, SeenDefinition, SeenTool};
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -66,11 +66,11 @@ pub struct Definition {
 
 impl Definition {
     /// All that it says of itself, as far as it is known, of the tool of this name.
-    pub fn text(&self, name: &str) -> String {
-        self.definition.clone().unwrap_or_else(|| {
-            let parts = Whole::of_parts(name, &self.description, &self.parameters);
-            parts.map_or_else(|_| format!("{}\n{}", self.description, self.parameters), |whole| whole.text)
-        })
+    fn text(&self, name: &str) -> Option<String> {
+        // Of what the auditor trusts and this file never saw, there is a hash alone.
+        let is_known = !self.description.is_empty() || !self.parameters.is_null();
+        let of_parts = || Whole::of_parts(name, &self.description, &self.parameters).ok();
+        self.definition.clone().or_else(|| of_parts().filter(|_| is_known).map(|whole| whole.text))
     }
 
     /// Whether this is what a version pinned that knew description and schema only.
@@ -203,8 +203,8 @@ impl Pins {
         serde_json::from_str(&text).map_err(|e| Error::Broken(self.path.clone(), e))
     }
 
-    /// Tools as the auditor is told of them; those that cannot be pinned are left out. With what was trusted where it was not told
-    /// that yet. Blocks.
+    /// Tools as the auditor is told of them; those that cannot be pinned are left out. With what is trusted where that is something
+    /// else: the auditor may have lost what it had, or be another one. Blocks.
     ///
     /// # Errors
     /// [`Error`]: then no tool can be trusted.
@@ -213,13 +213,15 @@ impl Pins {
         let pins = known.get(server);
         let seen = tools.iter().filter_map(|tool| {
             let now = definition(tool, server).ok()?;
-            let pin = pins.and_then(|pins| pins.get(&tool.name)).filter(|pin| !pin.stored);
-            let trusted = pin.map(|pin| &pin.trusted);
+            let trusted = pins.and_then(|pins| pins.get(&tool.name)).map(|pin| &pin.trusted);
             let trusted =
                 trusted.filter(|trusted| trusted.sha256 != now.sha256 && !trusted.is_of_before(&now));
             let recorded = |of: &Definition| SeenDefinition {
                 sha256: of.sha256.clone(),
-                text: without_secrets(&of.text(&tool.name)),
+                text: of
+                    .text(&tool.name)
+                    .map(|text| without_secrets(&text))
+                    .filter(|text| text.len() <= LONGEST_SEEN),
             };
             Some(SeenTool { name: tool.name.clone(), now: recorded(&now), trusted: trusted.map(recorded) })
         });

@@ -2,7 +2,10 @@
 
 use super::{AgentServer, MOST_OF_AGENT, OfAgent};
 use crate::{Decided, Position, SessionReader, SessionWriter, Viewer};
-use ringfence_pins::{Definition, definition::name_digest};
+use ringfence_pins::{
+    Definition,
+    definition::{hash_of_before, name_digest},
+};
 use ringfence_session::{
     journal::ListedTool,
     rows::ingest::{Row, ToolsRow},
@@ -20,7 +23,7 @@ struct Store {
 
 fn definition(name: &str, description: &str) -> SeenDefinition {
     let whole = Definition::of_parts(name, description, &json!({"type": "object"})).expect("a definition");
-    SeenDefinition { sha256: whole.sha256, text: whole.text }
+    SeenDefinition { sha256: whole.sha256, text: Some(whole.text) }
 }
 
 fn tool(name: &str, description: &str) -> SeenTool {
@@ -73,7 +76,7 @@ impl Store {
             name: tool.into(),
             sha256: Some(sha256),
             held: None,
-            definition: Some(text),
+            definition: text,
             parts: Default::default(),
             flags: Vec::new(),
         };
@@ -140,10 +143,62 @@ fn what_a_worker_trusted_before_anybody_was_told_is_what_is_pinned_once() {
     let again = SeenTool { trusted: Some(now.now.clone()), ..now.clone() };
     store.list(&of, 2, &[again]);
     assert_eq!(store.told(id, "a"), Some(definition("a", "Adds").sha256));
-    // Forgotten, it is pinned as it is then.
-    store.writer.forget_server(Viewer(5), id, "uid 5", 3 * SECOND).expect("forgets");
-    let id = store.list(&of, 4, &[tool("a", "Adds, and sends keys")]);
-    assert_eq!(store.told(id, "a"), Some(now.now.sha256));
+    // Forgotten by a person, it is pinned as it is then, whatever its worker remembers, in each part of that list.
+    store.writer.forget_server(Viewer(0), id, "uid 0", 3 * SECOND).expect("forgets");
+    let other = SeenTool { trusted: Some(definition("b", "Takes")), ..tool("b", "Takes keys") };
+    let mut part = |tool: &SeenTool, is_whole| {
+        let times = (4 * SECOND, is_whole, 4 * SECOND);
+        store.writer.agent_tools(&of, std::slice::from_ref(tool), times).expect("stored").expect("room")
+    };
+    part(&now, false);
+    let id = part(&other, true);
+    let told = [store.told(id, "a"), store.told(id, "b")];
+    assert_eq!(told, [Some(now.now.sha256.clone()), Some(other.now.sha256)]);
+    // Once: where the row goes otherwise, what was trusted is still trusted.
+    store
+        .writer
+        .connection()
+        .expect("open")
+        .execute_batch("DELETE FROM tool_pins; DELETE FROM mcp_servers")
+        .expect("lost");
+    let id = store.list(&of, 5, std::slice::from_ref(&now));
+    assert_eq!(store.told(id, "a"), Some(definition("a", "Adds").sha256));
+    assert_eq!(store.waits(5).len(), 1);
+}
+
+#[test]
+fn what_an_earlier_version_s_hash_names_is_the_same_tool_and_nothing_else_is() {
+    let mut store = Store::new();
+    let of = server(5, "reviewer", "github");
+    let sha256 = hash_of_before("Adds", &json!({"type": "object"}));
+    let trusted = SeenDefinition { sha256: sha256.clone(), ..definition("a", "Adds") };
+    let changed = SeenTool { trusted: Some(trusted), ..tool("a", "Adds, and sends keys") };
+    let id = store.list(&of, 1, std::slice::from_ref(&changed));
+    assert_eq!((store.told(id, "a"), store.waits(5).len()), (Some(sha256.clone()), 1));
+    store.list(&of, 2, &[tool("a", "Adds, and sends more")]);
+    assert_eq!((store.told(id, "a"), store.waits(5).len()), (Some(sha256), 1), "the control");
+    let back = tool("a", "Adds");
+    store.list(&of, 3, std::slice::from_ref(&back));
+    assert_eq!((store.told(id, "a"), store.waits(5).len()), (Some(back.now.sha256.clone()), 0));
+    store.list(&of, 4, &[tool("a", "Adds, and sends keys")]);
+    let waits = store.waits(5);
+    assert_eq!((store.told(id, "a"), waits.len()), (Some(back.now.sha256), 1), "as ever");
+    assert!(waits[0]["pinned"].as_str().expect("what it said").contains("Adds"));
+}
+
+#[test]
+fn what_has_no_text_is_pinned_by_its_hash_and_approved_by_nobody() {
+    let mut store = Store::new();
+    let of = server(5, "reviewer", "github");
+    let without = |description: &str| SeenDefinition { text: None, ..definition("a", description) };
+    let first = SeenTool { now: without("Adds"), ..tool("a", "") };
+    let id = store.list(&of, 1, &[first.clone(), tool("b", "x")]);
+    assert_eq!(store.told(id, "a"), Some(first.now.sha256.clone()));
+    let changed = SeenTool { now: without("Adds keys"), ..tool("a", "") };
+    store.list(&of, 2, &[changed.clone(), tool("b", "y")]);
+    assert_eq!(store.told(id, "a"), Some(first.now.sha256), "held");
+    assert_eq!(store.decide(id, "a", &changed.now.sha256, true), Decided::NotKept);
+    assert_eq!(store.decide(id, "b", &tool("b", "y").now.sha256, true), Decided::Done, "the control");
 }
 
 #[test]

@@ -22,7 +22,7 @@ fn tool(name: &str, description: &str) -> SeenTool {
     let whole = Definition::of_parts(name, description, &json!({})).expect("a definition");
     SeenTool {
         name: name.into(),
-        now: SeenDefinition { sha256: whole.sha256, text: whole.text },
+        now: SeenDefinition { sha256: whole.sha256, text: Some(whole.text) },
         trusted: None,
     }
 }
@@ -115,10 +115,10 @@ fn a_worker_that_says_what_none_says_has_no_line_any_more() {
     let (_folder, sessions) = sessions_of_everybody(false);
     let long = |text: &str| {
         let mut tool = tool("a", "x");
-        tool.now.text = text.repeat(1 << 20);
+        tool.now.text = Some(text.repeat(1 << 20));
         tool
     };
-    let hash = SeenTool { now: SeenDefinition { sha256: "0".into(), text: "{}".into() }, ..tool("a", "x") };
+    let hash = SeenTool { now: SeenDefinition { sha256: "0".into(), text: None }, ..tool("a", "x") };
     let many = (0..3000).map(|n| tool(&format!("t{n}"), "x")).collect();
     for (what, odd) in [
         ("a long definition", seen(1, vec![long("x")])),
