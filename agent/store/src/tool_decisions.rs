@@ -15,6 +15,8 @@ pub enum Decided {
     Done,
     /// There is no such server, or no such tool of it, that the viewer can see.
     Unknown,
+    /// It is an agent's of the daemon: root's to decide. The user whose agent it is may be whom its runtime runs as.
+    Roots,
     /// The tool is as it was pinned, and nothing about it is odd that was not approved.
     NothingWaits,
     /// What waits is not what was shown.
@@ -26,6 +28,7 @@ pub enum Decided {
 /// A pin as it is decided about.
 struct Pin {
     uid: u32,
+    of_daemon: bool,
     server_name: String,
     sha256: String,
     is_flagged: bool,
@@ -50,6 +53,9 @@ impl SessionWriter {
         let step = begin(self.connection()?)?;
         let pin = find(&step, viewer, server, tool).map_err(&fail)?;
         let Some(pin) = pin else { return Ok(Decided::Unknown) };
+        if pin.of_daemon && viewer.0 != 0 {
+            return Ok(Decided::Roots);
+        }
         let waits = pin.changed.as_deref() == Some(sha256);
         let is_flagged = pin.sha256 == sha256 && pin.is_flagged;
         if !waits && !is_flagged {
@@ -123,15 +129,18 @@ impl SessionWriter {
         let fail = sql("forget a server");
         let _turn = turn::wait();
         let step = begin(self.connection()?)?;
-        let found: Option<(u32, String)> = step
+        let found: Option<(u32, String, bool)> = step
             .query_row(
-                "SELECT uid, name FROM mcp_servers WHERE id = ?1 AND (?2 = 0 OR uid = ?2)",
+                "SELECT uid, name, of_daemon FROM mcp_servers WHERE id = ?1 AND (?2 = 0 OR uid = ?2)",
                 params![server, viewer.0],
-                |row| Ok((row.get(0)?, row.get(1)?)),
+                |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)),
             )
             .optional()
             .map_err(&fail)?;
-        let Some((uid, name)) = found else { return Ok(Decided::Unknown) };
+        let Some((uid, name, of_daemon)) = found else { return Ok(Decided::Unknown) };
+        if of_daemon && viewer.0 != 0 {
+            return Ok(Decided::Roots);
+        }
         agent_tools::forget(&step, server).map_err(&fail)?;
         tools::remove(&step, server).map_err(&fail)?;
         let forgotten = DecidedTool {
@@ -151,7 +160,7 @@ impl SessionWriter {
 
 fn find(step: &Transaction<'_>, viewer: Viewer, server: i64, tool: &str) -> rusqlite::Result<Option<Pin>> {
     step.query_row(
-        "SELECT p.uid, s.name, p.sha256, p.flags <> '[]' AND p.approved_at IS NULL, p.changed_sha256
+        "SELECT p.uid, s.name, p.sha256, p.flags <> '[]' AND p.approved_at IS NULL, p.changed_sha256, s.of_daemon
          FROM tool_pins p JOIN mcp_servers s ON s.id = p.server
          WHERE p.server = ?1 AND p.name = ?2 AND (?3 = 0 OR p.uid = ?3)",
         params![server, tool, viewer.0],
@@ -162,6 +171,7 @@ fn find(step: &Transaction<'_>, viewer: Viewer, server: i64, tool: &str) -> rusq
                 sha256: row.get(2)?,
                 is_flagged: row.get(3)?,
                 changed: row.get(4)?,
+                of_daemon: row.get(5)?,
             })
         },
     )

@@ -31,6 +31,9 @@ fn why(refused: &Decided) -> &'static str {
         Decided::NotKept => {
             "this definition was too large to store, so it cannot be reviewed or approved; reject it, or look at the server and forget it (`ringfence mcp inventory SERVER --forget`)"
         }
+        Decided::Roots => {
+            "only root decides about the tools of the daemon's agents: an agent's runtime may run as this user; use sudo"
+        }
         Decided::NothingWaits => "the tool has nothing to review: it is as it was pinned",
         Decided::Another => {
             "the tool does not say now what was shown with this hash: nothing is decided; look again at what `ringfence mcp pin` shows"

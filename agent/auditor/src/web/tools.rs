@@ -41,6 +41,7 @@ impl From<NotDecided> for Refusal {
             NotDecided::Store(error) => return error.into(),
             NotDecided::Stored(_) => StatusCode::SERVICE_UNAVAILABLE,
             NotDecided::Refused(Decided::Unknown) => StatusCode::NOT_FOUND,
+            NotDecided::Refused(Decided::Roots) => StatusCode::FORBIDDEN,
             NotDecided::Refused(_) => StatusCode::CONFLICT,
         };
         Self::new(status, format!("{}.", sentence(&chain(&why))))

@@ -14,7 +14,7 @@ use std::{
     collections::HashMap,
     os::unix::net::UnixStream as StdStream,
     sync::{
-        Arc, Mutex as Blocking, OnceLock, PoisonError,
+        Arc, Mutex as Blocking, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
@@ -30,7 +30,9 @@ use tokio::{
 };
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-/// How long the auditor may take to answer. Its disk may be busy, and a turn waits.
+/// How long a turn waits for the auditor, before what the file says counts.
+const WAIT: Duration = Duration::from_secs(3);
+/// How long the auditor may take to answer: its disk may be busy.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// How long lists go without the auditor before it is tried again: at first, and at most.
 const FIRST_PAUSE: Duration = Duration::from_secs(2);
@@ -40,10 +42,14 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 pub(crate) type Host = Arc<OnceLock<CoreClient>>;
 
 /// See the module.
-pub(super) struct ToolsLine {
+pub(super) struct ToolsLine(Arc<Line>);
+
+struct Line {
     host: Host,
     link: Mutex<Option<Link>>,
     away: Blocking<Option<Away>>,
+    /// The lists that are being told, by their numbers, and whether whoever listed went on without the answer.
+    telling: Blocking<HashMap<u64, bool>>,
     news: Arc<News>,
     pins: Pins,
     last: AtomicU64,
@@ -67,6 +73,17 @@ struct Shared {
 #[derive(Default)]
 struct News(AtomicU64);
 
+impl News {
+    /// Has the file say what the auditor says.
+    async fn settle(&self, pins: Pins, server: String, told: Told) {
+        let settled = tokio::task::spawn_blocking(move || pins.settle(&server, &told)).await;
+        if let Ok(Err(error)) = settled {
+            tracing::warn!("{}", chain(&error));
+        }
+        self.0.fetch_add(1, Ordering::Release);
+    }
+}
+
 /// The auditor cannot be told.
 struct Away {
     why: String,
@@ -75,64 +92,108 @@ struct Away {
 
 impl ToolsLine {
     pub(super) fn new(host: Host, pins: Pins) -> Self {
-        Self {
+        Self(Arc::new(Line {
             host,
             link: Mutex::default(),
             away: Blocking::default(),
+            telling: Blocking::default(),
             news: Arc::default(),
             pins,
             last: AtomicU64::new(0),
-        }
+        }))
     }
 
     /// A number that is another once what is pinned may have changed.
     pub(super) fn news(&self) -> u64 {
-        self.news.0.load(Ordering::Acquire)
+        self.0.news.0.load(Ordering::Acquire)
     }
 
     /// Whether the auditor could not be told, and it is time to try again.
     pub(super) fn is_due(&self) -> bool {
-        let away = self.away.lock().unwrap_or_else(PoisonError::into_inner);
-        away.as_ref().is_some_and(|away| Instant::now() >= away.again.0)
+        self.0.away().as_ref().is_some_and(|away| Instant::now() >= away.again.0)
     }
 
-    /// Tells the auditor what a server lists, and gives what it has pinned of that; `None`: it cannot be told now.
+    /// Tells the auditor what a server lists, and gives what it has pinned of that; `None`: it cannot be told now, or takes long.
+    /// That is done whatever becomes of this future: nobody leaves half a list behind, and nobody waits for one that hangs twice.
     pub(super) async fn tell(&self, server: &str, address: &str, tools: Vec<SeenTool>) -> Option<Told> {
+        let line = &self.0;
+        line.host.get()?;
+        let number = line.last.fetch_add(1, Ordering::Relaxed) + 1;
+        {
+            let mut telling = line.telling();
+            if telling.values().any(|late| *late) {
+                return None;
+            }
+            telling.insert(number, false);
+        }
+        let (server, address) = (server.to_owned(), address.to_owned());
+        let seen = ToolsSeen { number, server, address, tools, more: false };
+        let (answer, mut answered) = oneshot::channel();
+        let _waits = Waits { line, number };
+        tokio::spawn(Arc::clone(line).tell(seen, answer));
+        match timeout(WAIT, &mut answered).await {
+            Ok(told) => told.ok().flatten(),
+            Err(_) => {
+                answered.close();
+                answered.try_recv().ok().flatten()
+            }
+        }
+    }
+}
+
+/// Whoever listed waits for the answer.
+struct Waits<'a> {
+    line: &'a Line,
+    number: u64,
+}
+
+impl Drop for Waits<'_> {
+    fn drop(&mut self) {
+        if let Some(late) = self.line.telling().get_mut(&self.number) {
+            *late = true;
+        }
+    }
+}
+
+impl Line {
+    fn away(&self) -> MutexGuard<'_, Option<Away>> {
+        self.away.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn telling(&self) -> MutexGuard<'_, HashMap<u64, bool>> {
+        self.telling.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn tell(self: Arc<Self>, seen: ToolsSeen, answer: oneshot::Sender<Option<Told>>) {
+        let (number, server) = (seen.number, seen.server.clone());
+        let told = self.try_to_tell(seen).await;
+        self.telling().remove(&number);
+        if let Err(Some(told)) = answer.send(told) {
+            // Nobody waits for it any more: the next turn lists again.
+            self.news.settle(self.pins.clone(), server, told).await;
+        }
+    }
+
+    async fn try_to_tell(&self, seen: ToolsSeen) -> Option<Told> {
         let host = self.host.get()?;
         let mut link = self.link.lock().await;
         if link.as_ref().is_some_and(|link| link.shared.is_over.load(Ordering::Acquire)) {
             *link = None;
         }
-        if link.is_none() {
-            let away = self.away.lock().unwrap_or_else(PoisonError::into_inner);
-            if away.as_ref().is_some_and(|away| Instant::now() < away.again.0) {
-                return None;
-            }
+        if link.is_none() && self.away().as_ref().is_some_and(|away| Instant::now() < away.again.0) {
+            return None;
         }
-        match self
-            .told(
-                host,
-                &mut link,
-                ToolsSeen {
-                    number: self.last.fetch_add(1, Ordering::Relaxed) + 1,
-                    server: server.to_owned(),
-                    address: address.to_owned(),
-                    tools,
-                    more: false,
-                },
-            )
-            .await
-        {
+        let begun = Instant::now();
+        match self.told(host, &mut link, seen).await {
             Ok(told) => {
-                let mut away = self.away.lock().unwrap_or_else(PoisonError::into_inner);
-                if away.take().is_some() {
+                if self.away().take().is_some() {
                     tracing::info!("the auditor says again what is pinned of MCP tools");
                 }
                 Some(told)
             }
             Err(why) => {
                 *link = None;
-                self.is_away(why);
+                self.is_away(why, begun.elapsed());
                 None
             }
         }
@@ -189,15 +250,17 @@ impl ToolsLine {
         Ok(Link { write, shared, _reads: stop.drop_guard() })
     }
 
-    fn is_away(&self, why: String) {
-        let mut away = self.away.lock().unwrap_or_else(PoisonError::into_inner);
+    fn is_away(&self, why: String, took: Duration) {
+        let mut away = self.away();
         // Whoever reads the log is told once.
         if away.as_ref().is_none_or(|before| before.why != why) {
             tracing::warn!(
                 "the auditor cannot be told of MCP tools, and what this agent's file says is pinned counts until it can be: {why}"
             );
         }
-        let pause = away.as_ref().map_or(FIRST_PAUSE, |before| before.again.1 * 2).min(LONGEST_PAUSE);
+        let pause = away.as_ref().map_or(FIRST_PAUSE, |before| before.again.1 * 2);
+        // One that hangs is asked rarely from the first time on.
+        let pause = pause.min(LONGEST_PAUSE).max(10 * took);
         *away = Some(Away { why, again: (Instant::now() + pause, pause) });
     }
 }
@@ -212,12 +275,7 @@ async fn read_all(mut reader: FrameReader<OwnedReadHalf>, shared: Arc<Shared>, n
             Some(waits) => drop(waits.send(told)),
             None if number == 0 => {
                 // Somebody decided: whoever asks for what waits sees it before the next turn, which lists again.
-                let pins = pins.clone();
-                let settled = tokio::task::spawn_blocking(move || pins.settle(&server, &told)).await;
-                if let Ok(Err(error)) = settled {
-                    tracing::warn!("{}", chain(&error));
-                }
-                news.0.fetch_add(1, Ordering::Release);
+                news.settle(pins.clone(), server, told).await;
             }
             None => {}
         }
@@ -254,26 +312,4 @@ fn parts(seen: ToolsSeen) -> Vec<ToolsSeen> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use ringfence_wire::agent_tools::{LONGEST_SEEN, MAX_SEEN, SeenDefinition};
-
-    #[test]
-    fn a_long_list_goes_in_parts_of_which_the_last_says_so() {
-        // Of the longest definitions, of which every byte is escaped.
-        let text = "\"".repeat(LONGEST_SEEN);
-        let definition = || SeenDefinition { sha256: "0".repeat(64), text: Some(text.clone()) };
-        let tool = |n: u32| SeenTool { name: n.to_string(), now: definition(), trusted: Some(definition()) };
-        let seen =
-            |tools| ToolsSeen { number: 1, server: "s".into(), address: "a".into(), tools, more: false };
-        let all = parts(seen((0..5).map(tool).collect()));
-        assert!(all.len() > 1 && all.iter().rev().skip(1).all(|part| part.more) && !all.last().unwrap().more);
-        for part in &all {
-            let frame = serde_json::to_vec(part).unwrap().len();
-            assert!(frame < MAX_SEEN, "{frame}");
-        }
-        let names: Vec<String> = all.into_iter().flat_map(|part| part.tools).map(|tool| tool.name).collect();
-        assert_eq!(names, ["0", "1", "2", "3", "4"]);
-        assert_eq!(parts(seen(Vec::new())).len(), 1, "an empty list is one, too");
-    }
-}
+mod tests;

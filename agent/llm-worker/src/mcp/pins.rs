@@ -269,7 +269,7 @@ impl Pins {
         Ok(judged)
     }
 
-    /// What waits in the file and is pinned by now waits no more: somebody decided. Blocks.
+    /// Has the file trust what is trusted by now: somebody decided. What was approved waits no more, and what was refused does. Blocks.
     ///
     /// # Errors
     /// [`Error`].
@@ -278,11 +278,11 @@ impl Pins {
         let mut known = self.read()?;
         let mut news = false;
         for (name, pin) in known.get_mut(server).into_iter().flatten() {
-            let (Some(changed), Some(sha256)) = (&pin.changed, told.get(&name_digest(name))) else {
-                continue;
-            };
-            if changed.sha256 == *sha256 {
-                *pin = Pin { trusted: changed.clone(), changed: None, stored: true };
+            let Some(sha256) = told.get(&name_digest(name)) else { continue };
+            let now = pin.changed.as_ref().unwrap_or(&pin.trusted).clone();
+            let new = Pin::told(Some(pin), sha256, now);
+            if *pin != new {
+                *pin = new;
                 news = true;
             }
         }

@@ -63,7 +63,7 @@ impl Store {
 
     fn decide(&mut self, server: i64, tool: &str, sha256: &str, approve: bool) -> Decided {
         let of = (server, tool, sha256);
-        self.writer.decide_tool(Viewer(5), of, ("uid 5", approve), 9 * SECOND).expect("decides")
+        self.writer.decide_tool(Viewer(0), of, ("uid 0", approve), 9 * SECOND).expect("decides")
     }
 
     /// A session of the user's with a server of this name, which lists one tool.
@@ -199,6 +199,28 @@ fn what_has_no_text_is_pinned_by_its_hash_and_approved_by_nobody() {
     assert_eq!(store.told(id, "a"), Some(first.now.sha256), "held");
     assert_eq!(store.decide(id, "a", &changed.now.sha256, true), Decided::NotKept);
     assert_eq!(store.decide(id, "b", &tool("b", "y").now.sha256, true), Decided::Done, "the control");
+}
+
+#[test]
+fn about_an_agent_of_the_daemon_root_alone_decides() {
+    let mut store = Store::new();
+    let of = server(5, "reviewer", "github");
+    for (of_daemon, decided) in [(true, Decided::Roots), (false, Decided::Done)] {
+        let of = AgentServer { of_daemon, ..of };
+        let id = store.list(&of, 1, &[tool("a", "Adds")]);
+        let changed = tool("a", "Adds, and more");
+        store.list(&of, 2, std::slice::from_ref(&changed));
+        let named = (id, "a", &*changed.now.sha256);
+        for approve in [false, true] {
+            let done =
+                store.writer.decide_tool(Viewer(5), named, ("uid 5", approve), 3 * SECOND).expect("decides");
+            assert_eq!(done, decided, "{of_daemon} {approve}");
+        }
+        let forgotten = store.writer.forget_server(Viewer(5), id, "uid 5", 4 * SECOND).expect("decides");
+        assert_eq!(forgotten, decided, "{of_daemon}");
+        let stranger = store.writer.forget_server(Viewer(6), id, "uid 6", 4 * SECOND).expect("decides");
+        assert_eq!(stranger, Decided::Unknown);
+    }
 }
 
 #[test]

@@ -70,15 +70,20 @@ fn what_is_pinned_comes_back_and_a_decision_reaches_the_agent_s_own_lines_alone(
         })
         .into();
     let waits = rows(&sessions, 7);
-    assert_eq!((waits.len(), rows(&sessions, 8).len()), (1, 0), "its owner's to decide, and nobody else's");
+    assert_eq!((waits.len(), rows(&sessions, 8).len()), (1, 0), "its owner's to see, and nobody else's");
     let decision = ToolDecision::Tool {
         server: waits[0]["server"].as_i64().expect("a number"),
         tool: "a".into(),
         sha256: changed.now.sha256.clone(),
         approve: true,
     };
-    let lane = sessions.writer.wait(7, || true).expect("a lane");
-    sessions.decide_tool(Viewer(7), &decision, "uid 7", lane).expect("decided");
+    let decide = |uid: u32| {
+        let lane = sessions.writer.wait(uid, || true).expect("a lane");
+        sessions.decide_tool(Viewer(uid), &decision, "somebody", lane)
+    };
+    let refused = decide(7).expect_err("its runtime may be of this user").to_string();
+    assert!(refused.contains("only root"), "{refused}");
+    decide(0).expect("decided");
     for conn in [&mut worker, &mut same] {
         let pinned: ToolsPinned = conn.receive().expect("told");
         assert_eq!((pinned.number, of(&pinned, "a")), (0, Some(changed.now.sha256.clone())));
