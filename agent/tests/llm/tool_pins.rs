@@ -6,8 +6,12 @@ use crate::{
     support::{Client, Daemon, Home, eventually},
 };
 use nix::sys::signal::Signal;
+use ringfence_wire::{
+    conn::Conn,
+    mcp::{MCP_SOCKET, McpRequest},
+};
 use serde_json::{Value, json};
-use std::fs;
+use std::{fs, os::unix::net::UnixListener, sync::mpsc, thread, time::Duration};
 
 const FILE: &str = ".local/share/ringfence/state/a/mcp-pins.json";
 
@@ -200,11 +204,48 @@ fn an_auditor_that_lost_what_it_had_trusts_nothing_that_was_held() {
     let mut turns = Turns(runtime, 0);
     eventually("it waits in the other database", || offered_only_u(&mut turns));
     // What a person has forgotten is trusted as it is then.
-    let forgotten = home.run(&["mcp", "inventory", "a/s", "--forget"]);
+    let forgotten = home.run(&["mcp", "inventory", "a/s", "--forget", "--yes"]);
     assert!(forgotten.status, "{}", forgotten.err);
     daemon.signal(Signal::SIGHUP);
     turns.until_offered(&mock, &["t", "u"]);
     assert!(waiting(&home).is_empty());
+}
+
+#[test]
+fn where_the_daemon_s_auditor_answers_lines_are_moved_to_it_and_to_no_other_again() {
+    let server = McpServer::new(Era::Session, &["t", "u"]);
+    let mock = mock();
+    let home = home(&mock, &server);
+    let (daemon, runtime) = home.serve();
+    let mut turns = Turns(runtime, 0);
+    eventually("the user's own auditor has the tools", || {
+        turns.say();
+        (!rows(&home, &["mcp", "inventory", "a/s", "--json"]).is_empty()).then_some(())
+    });
+    assert!(!daemon.log().contains("the daemon's auditor"), "the control: {}", daemon.log());
+    // A daemon's auditor that takes lines, and ends them.
+    fs::create_dir_all(home.path("run")).unwrap();
+    let socket = home.path("run").join(MCP_SOCKET);
+    let (asked, asks) = mpsc::channel();
+    let listener = UnixListener::bind(&socket).unwrap();
+    thread::spawn(move || {
+        // Closed with the first line that is asked for; its socket stays.
+        for stream in listener.incoming() {
+            let mut conn = Conn::new(stream.unwrap(), Duration::from_secs(60), 1 << 20);
+            if let Ok(McpRequest::AgentTools { agent, owner }) = conn.receive() {
+                return asked.send((agent, owner)).unwrap();
+            }
+        }
+    });
+    eventually("the line is moved", || {
+        turns.say();
+        (asks.try_recv().ok()? == ("a".to_owned(), None)).then_some(())
+    });
+    eventually("the daemon's is waited for", || {
+        turns.say();
+        daemon.log().contains("the daemon's auditor, which has what is pinned, does not answer").then_some(())
+    });
+    assert_eq!(offered(&mock), ["t", "u"], "the file's word counts");
 }
 
 #[test]

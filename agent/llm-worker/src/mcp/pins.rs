@@ -88,20 +88,12 @@ pub struct Pin {
     /// What the server says now, where that is something else.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub changed: Option<Definition>,
-    /// The auditor has it, and this is what that said last.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    stored: bool,
 }
 
 /// What is pinned of a server by the auditor's word: hashes of definitions by digests of tools' names.
 pub type Told = HashMap<String, String>;
 
 impl Pin {
-    /// Whether the auditor has it, too.
-    pub const fn is_stored(&self) -> bool {
-        self.stored
-    }
-
     /// Of a tool that is described so now, of which the auditor says that what has this hash is trusted.
     fn told(old: Option<&Self>, sha256: &str, now: Definition) -> Self {
         let known = |sha256: &str| {
@@ -109,7 +101,7 @@ impl Pin {
             all.into_iter().find(|known| known.sha256 == sha256).cloned()
         };
         if now.sha256 == sha256 {
-            return Self { trusted: known(sha256).unwrap_or(now), changed: None, stored: true };
+            return Self { trusted: known(sha256).unwrap_or(now), changed: None };
         }
         let changed = known(&now.sha256).unwrap_or(now);
         // What it says is on record there.
@@ -121,19 +113,19 @@ impl Pin {
             definition: None,
             flags: Vec::new(),
         });
-        Self { trusted, changed: Some(changed), stored: true }
+        Self { trusted, changed: Some(changed) }
     }
 
     /// The same, where nobody says.
     fn seen(old: Option<&Self>, now: Definition) -> Self {
-        let Some(old) = old else { return Self { trusted: now, changed: None, stored: false } };
+        let Some(old) = old else { return Self { trusted: now, changed: None } };
         if old.trusted.sha256 == now.sha256 {
             return Self { changed: None, ..old.clone() };
         }
         // What was trusted is: the rest of what it says was not looked at before.
         if old.trusted.is_of_before(&now) {
             let trusted = Definition { since: old.trusted.since, ..now };
-            return Self { trusted, changed: None, stored: old.stored };
+            return Self { trusted, changed: None };
         }
         let changed = old.changed.clone().filter(|changed| changed.sha256 == now.sha256).unwrap_or(now);
         Self { changed: Some(changed), ..old.clone() }

@@ -105,14 +105,18 @@ pub(super) fn pin(args: &PinArgs) -> anyhow::Result<ExitCode> {
     };
     owner.enter(&args.name)?;
     let own = Pins::new(owner.pins(&args.name)).read()?;
-    let untold = own.values().flat_map(BTreeMap::values).filter(|pin| !pin.is_stored()).count();
+    let is_known = |server: &str, name: &str| {
+        tools.iter().any(|tool| tool.text("server_name") == server && tool.text("tool") == name)
+    };
+    let all = own.iter().flat_map(|(server, pins)| pins.keys().map(move |tool| (server, tool)));
+    let untold = all.filter(|(server, tool)| !is_known(server, tool)).count();
     if tools.is_empty() && untold == 0 && !args.json {
         text = "no MCP tool was used yet\n".to_owned();
     }
     print(&text)?;
     if untold > 0 {
         eprintln!(
-            "ringfence: {untold} tools are pinned by the agent's own file alone, because the auditor was not told of them yet: it is when the agent lists them next, at its next message, and then they are shown here"
+            "ringfence: {untold} tools are pinned by the agent's own file alone, because the auditor that answers here has not got them: it is told when the agent lists them next, at its next message, and then they are shown here; where it has no room for more, its log says so"
         );
     }
     Ok(if waits { Exit::Attention } else { Exit::Success }.into())

@@ -1,13 +1,15 @@
 //! The roles: processes that the daemon, `ringfence agent start` or the service manager starts.
 
+mod agent_lines;
 mod daemon;
 
 pub(crate) use daemon::{Args as DaemonArgs, run as daemon};
 
+use agent_lines::AgentLines;
 use ringfence_auditor::Retention;
-use ringfence_client::{places::Places, sessions as client};
+use ringfence_client::places::Places;
 use ringfence_interceptor::forward;
-use std::{path::PathBuf, process::ExitCode};
+use std::{path::PathBuf, process::ExitCode, sync::Arc};
 
 /// The auditor role. The daemon starts it, with a socket to the daemon as standard input and the query socket as standard
 /// output.
@@ -49,13 +51,10 @@ pub(crate) fn llm_worker() -> anyhow::Result<ExitCode> {
 /// `ringfence llm-commands`.
 pub(crate) fn llm_commands() -> anyhow::Result<ExitCode> {
     prepare();
-    ringfence_llm_worker::commands::serve(|request| {
-        let connect = || -> anyhow::Result<_> {
-            let mut conn = client::connect(&Places::find(None)?, client::DEFAULT_PORT)?;
-            conn.send(request)?;
-            Ok(conn.into_stream())
-        };
-        connect().map_err(|error| format!("{error:#}"))
+    let lines = Arc::<AgentLines>::default();
+    lines.watch()?;
+    ringfence_llm_worker::commands::serve(move |request| {
+        lines.connect(request).map_err(|error| format!("{error:#}"))
     })?;
     Ok(ExitCode::SUCCESS)
 }
