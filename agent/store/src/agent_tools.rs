@@ -22,7 +22,8 @@ use serde_json::Value;
 
 /// Most servers of one agent in the inventory. Of more, those go that were not seen for longest and that nobody decided about.
 const MOST_OF_AGENT: i64 = 64;
-/// Most servers of all agents of one user. Of more, a new one is not taken: no agent's makes room for another's.
+/// Most servers of all agents of one user, those of the daemon counted apart. Of more, those go that were not seen for 90 days and
+/// that nobody decided about; if there is none, a new one is not taken: no agent's makes room for another's that is in use.
 const MOST_OF_USER: i64 = 512;
 /// Most servers of one user's agents of which it is known that a person had them forgotten.
 const MOST_FORGOTTEN: i64 = MOST_OF_USER;
@@ -117,11 +118,7 @@ fn find_or_make(
         }
         return Ok(Some(server));
     }
-    let count = |text: &str, key: &dyn rusqlite::ToSql| {
-        step.prepare_cached(text)?.query_row([key], |row| row.get::<_, i64>(0))
-    };
-    let of_user = "SELECT count(*) FROM mcp_servers WHERE owner = ?1 AND agent IS NOT NULL";
-    if count(of_user, &owner)? >= MOST_OF_USER {
+    if !make_room(step, (owner, of.of_daemon))? {
         tracing::warn!(
             "agent {}: the tools of [mcp.{}] have no place in the inventory: uid {owner} has {MOST_OF_USER} servers of agents; `ringfence mcp inventory SERVER --forget` makes room",
             of.agent,
@@ -158,6 +155,25 @@ fn find_or_make(
     )?
     .query_row(params![of.uid, owner, key, of.name, of.address, when, of.agent, of.of_daemon], |row| row.get(0))
     .map(Some)
+}
+
+/// Makes room for one more server of a user's agents. False: each was seen lately, or somebody decided about it.
+fn make_room(step: &Transaction<'_>, whose: (u32, bool)) -> rusqlite::Result<bool> {
+    let count = "SELECT count(*) FROM mcp_servers WHERE owner = ?1 AND of_daemon = ?2 AND agent IS NOT NULL";
+    let count: i64 = step.prepare_cached(count)?.query_row(whose, |row| row.get(0))?;
+    if count < MOST_OF_USER {
+        return Ok(true);
+    }
+    let oldest: Option<i64> = step
+        .prepare_cached(
+            "SELECT id FROM mcp_servers s WHERE owner = ?1 AND of_daemon = ?2 AND agent IS NOT NULL AND last_seen < ?3
+                 AND NOT EXISTS (SELECT 1 FROM tool_pins p WHERE p.server = s.id AND (p.approved_at IS NOT NULL
+                     OR p.rejected_at IS NOT NULL OR p.changed_sha256 IS NOT NULL))
+             ORDER BY last_seen, id LIMIT 1",
+        )?
+        .query_row(params![whose.0, whose.1, tools::long_ago()], |row| row.get(0))
+        .optional()?;
+    oldest.map_or(Ok(false), |oldest| tools::remove(step, oldest).map(|()| true))
 }
 
 fn list(

@@ -314,7 +314,7 @@ fn forget_one(step: &Transaction<'_>, server: i64) -> rusqlite::Result<bool> {
 const FORGOTTEN: i64 = 90 * 24 * 3_600 * 1_000_000;
 
 /// That long before now.
-fn long_ago() -> String {
+pub(crate) fn long_ago() -> String {
     rfc3339(now_micros().saturating_sub(FORGOTTEN))
 }
 

@@ -1,6 +1,6 @@
 //! What workers of agents list, beside what sessions of the same user have.
 
-use super::{AgentServer, MOST_OF_AGENT, OfAgent};
+use super::{AgentServer, MOST_OF_AGENT, MOST_OF_USER, OfAgent};
 use crate::{Decided, Position, SessionReader, SessionWriter, Viewer};
 use ringfence_pins::{
     Definition,
@@ -279,6 +279,39 @@ fn an_agent_has_so_many_servers_and_makes_room_among_its_own() {
     for id in [kept, decided] {
         assert!(store.told(id, "t").is_some(), "not made room of: {id}");
     }
+}
+
+#[test]
+fn a_user_s_agents_have_so_many_servers_and_those_go_that_nobody_has_seen_for_long() {
+    let mut store = Store::new();
+    let now = ringfence_base::clock::now_micros() / SECOND;
+    let names: Vec<String> = (0..=MOST_OF_USER / 8).map(|n| format!("a{n}")).collect();
+    let servers: Vec<String> = (0..8).map(|n| format!("s{n}")).collect();
+    let last = names.last().expect("one").clone();
+    for agent in &names[..names.len() - 1] {
+        for name in &servers {
+            store.list(&server(5, agent, name), now, &[tool("t", "x")]);
+        }
+    }
+    let mut has_room = |of: &AgentServer<'_>| {
+        let times = (now * SECOND, true, now * SECOND);
+        store.writer.agent_tools(of, &[tool("t", "x")], times).expect("stored").is_some()
+    };
+    let more = server(5, &last, "s");
+    assert!(!has_room(&more), "all are in use");
+    assert!(has_room(&AgentServer { of_daemon: false, ..more }), "counted apart");
+    assert!(has_room(&AgentServer { uid: 6, ..more }), "another user's");
+    let old = "UPDATE mcp_servers SET last_seen = '2020-01-01T00:00:00Z' WHERE uid = 5 AND of_daemon AND agent IN ('a0', 'a1') AND name = 's0';
+        UPDATE tool_pins SET approved_at = '2020-01-01T00:00:00Z' WHERE server = (SELECT id FROM mcp_servers WHERE agent = 'a0' AND name = 's0')";
+    store.writer.connection().expect("open").execute_batch(old).expect("aged");
+    let mut has_room = |of: &AgentServer<'_>| {
+        let times = (now * SECOND, true, now * SECOND);
+        store.writer.agent_tools(of, &[tool("t", "x")], times).expect("stored").is_some()
+    };
+    assert!(has_room(&more), "one was not seen for long");
+    assert!(!has_room(&server(5, &last, "s2")), "the other was decided about");
+    let pins = |agent: &str| store.pins(5, agent).len();
+    assert_eq!((pins("a0"), pins("a1")), (8, 7));
 }
 
 #[test]
