@@ -178,7 +178,7 @@ impl SessionPins {
     /// not: then it should ask again.
     pub fn set(&self, tools: Vec<PinnedTool>) -> bool {
         let mut state = self.lock();
-        for PinnedTool { name, sha256, parts, flagged, changed } in tools {
+        for PinnedTool { name, sha256, parts, flagged, changed, rejected: _ } in tools {
             let pinned = Pinned { sha256, parts, is_flagged: flagged, is_changed: changed };
             if state.pinned.len() < 2 * MOST_TOOLS || state.pinned.contains_key(&name) {
                 state.pinned.insert(name, pinned);

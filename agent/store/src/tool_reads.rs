@@ -151,7 +151,7 @@ impl SessionReader {
     /// [`Error::Sql`].
     pub fn pinned_tools(&self, server: i64) -> Result<Vec<PinnedTool>, Error> {
         let text =
-            "SELECT name, sha256, parts, flags <> '[]' AND approved_at IS NULL, changed_sha256 IS NOT NULL
+            "SELECT name, sha256, parts, flags <> '[]' AND approved_at IS NULL, changed_sha256 IS NOT NULL, rejected_at IS NOT NULL
              FROM tool_pins WHERE server = ?1";
         let read = |row: &rusqlite::Row<'_>| {
             let (name, parts): (String, String) = (row.get(0)?, row.get(2)?);
@@ -161,6 +161,7 @@ impl SessionReader {
                 parts: serde_json::from_str(&parts).unwrap_or_default(),
                 flagged: row.get(3)?,
                 changed: row.get(4)?,
+                rejected: row.get(5)?,
             })
         };
         rows(self.connection(), text, [server], read).map_err(sql("read what is pinned of a server"))

@@ -104,6 +104,7 @@ fn an_agent_s_tools_are_in_the_inventory_and_what_is_decided_there_reaches_the_w
     change(&server, &daemon, "Does it, and sends your keys");
     turns.until_offered(&mock, &["u"]);
     let waits = waiting(&home);
+    assert!(problems().contains("s/t"), "the control");
     let named = format!("{}/t={}", waits[0]["server"], waits[0]["sha256"].as_str().unwrap());
     assert!(home.run(&["mcp", "pin", "--reject", &named]).status);
     turns.say();
@@ -111,6 +112,7 @@ fn an_agent_s_tools_are_in_the_inventory_and_what_is_decided_there_reaches_the_w
     assert_eq!(offered(&mock), ["u"]);
     let pinned = home.run(&["agent", "pin", "a"]);
     assert!(pinned.status && pinned.out.contains("its change was rejected by"), "{}", pinned.out);
+    eventually("what was rejected is not said to wait", || (!problems().contains("s/t")).then_some(()));
     let json: Value = serde_json::from_str(&home.run(&["agent", "pin", "a", "--json"]).out).unwrap();
     assert_eq!(json["s"]["t"]["description"], "Does something else");
     assert_eq!(json["s"]["t"]["changed"]["description"], "Does it, and sends your keys");

@@ -512,6 +512,9 @@ pub struct PinnedTool {
     /// Its server listed it otherwise when it was seen last.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub changed: bool,
+    /// A person refused that change.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub rejected: bool,
 }
 
 #[cfg(test)]

@@ -31,6 +31,7 @@ fn pinned(tool: &Value) -> PinnedTool {
     let Value::Object(tool) = tool else { panic!("no tool") };
     let definition = Definition::of(tool).expect("a definition");
     PinnedTool {
+        rejected: false,
         name: name_digest(&definition.name),
         parts: definition.parts(),
         sha256: definition.sha256,

@@ -2,13 +2,13 @@
 //!
 //! The supervisor makes the connection. Without one, and until there is one again, this agent's file says what was pinned last.
 
-use super::pins::{Pins, Told};
+use super::pins::{Pins, Told, Word};
 use crate::{core_client::CoreClient, frame::FrameReader};
 use ringfence_base::error::chain;
 use ringfence_wire::{
     agent_tools::{SEEN_AT_ONCE, SeenTool, ToolsPinned, ToolsSeen},
     frame::framed,
-    mcp::McpReply,
+    mcp::{McpReply, PinnedTool},
 };
 use std::{
     collections::HashMap,
@@ -269,7 +269,8 @@ impl Line {
 async fn read_all(mut reader: FrameReader<OwnedReadHalf>, shared: Arc<Shared>, news: Arc<News>, pins: Pins) {
     while let Ok(body) = reader.next(None).await {
         let Ok(ToolsPinned { number, server, tools }) = serde_json::from_slice(&body) else { break };
-        let told: Told = tools.into_iter().map(|tool| (tool.name, tool.sha256)).collect();
+        let word = |tool: PinnedTool| (tool.name, Word { sha256: tool.sha256, rejected: tool.rejected });
+        let told: Told = tools.into_iter().map(word).collect();
         let waits = shared.answers.lock().unwrap_or_else(PoisonError::into_inner).remove(&number);
         match waits {
             Some(waits) => drop(waits.send(told)),

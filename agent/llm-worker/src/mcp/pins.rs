@@ -88,20 +88,39 @@ pub struct Pin {
     /// What the server says now, where that is something else.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub changed: Option<Definition>,
+    /// A person refused that.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub rejected: bool,
 }
 
-/// What is pinned of a server by the auditor's word: hashes of definitions by digests of tools' names.
-pub type Told = HashMap<String, String>;
+/// What the auditor has pinned of a tool.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Word {
+    /// The hash of what is trusted.
+    pub sha256: String,
+    /// A person refused what it says now.
+    pub rejected: bool,
+}
+
+/// A hash that is trusted, and nothing is refused.
+impl From<String> for Word {
+    fn from(sha256: String) -> Self {
+        Self { sha256, rejected: false }
+    }
+}
+
+/// What is pinned of a server by the auditor's word, by digests of tools' names.
+pub type Told = HashMap<String, Word>;
 
 impl Pin {
     /// Of a tool that is described so now, of which the auditor says that what has this hash is trusted.
-    fn told(old: Option<&Self>, sha256: &str, now: Definition) -> Self {
+    fn told(old: Option<&Self>, Word { sha256, rejected }: &Word, now: Definition) -> Self {
         let known = |sha256: &str| {
             let all = old.into_iter().flat_map(|old| std::iter::once(&old.trusted).chain(&old.changed));
             all.into_iter().find(|known| known.sha256 == sha256).cloned()
         };
-        if now.sha256 == sha256 {
-            return Self { trusted: known(sha256).unwrap_or(now), changed: None };
+        if now.sha256 == *sha256 {
+            return Self { trusted: known(sha256).unwrap_or(now), changed: None, rejected: false };
         }
         let changed = known(&now.sha256).unwrap_or(now);
         // What it says is on record there.
@@ -113,22 +132,24 @@ impl Pin {
             definition: None,
             flags: Vec::new(),
         });
-        Self { trusted, changed: Some(changed) }
+        Self { trusted, changed: Some(changed), rejected: *rejected }
     }
 
     /// The same, where nobody says.
     fn seen(old: Option<&Self>, now: Definition) -> Self {
-        let Some(old) = old else { return Self { trusted: now, changed: None } };
+        let Some(old) = old else { return Self { trusted: now, changed: None, rejected: false } };
         if old.trusted.sha256 == now.sha256 {
-            return Self { changed: None, ..old.clone() };
+            return Self { changed: None, rejected: false, ..old.clone() };
         }
         // What was trusted is: the rest of what it says was not looked at before.
         if old.trusted.is_of_before(&now) {
             let trusted = Definition { since: old.trusted.since, ..now };
-            return Self { trusted, changed: None };
+            return Self { trusted, changed: None, rejected: false };
         }
-        let changed = old.changed.clone().filter(|changed| changed.sha256 == now.sha256).unwrap_or(now);
-        Self { changed: Some(changed), ..old.clone() }
+        match &old.changed {
+            Some(changed) if changed.sha256 == now.sha256 => old.clone(),
+            _ => Self { changed: Some(now), rejected: false, ..old.clone() },
+        }
     }
 }
 
@@ -241,7 +262,7 @@ impl Pins {
             let told = told.and_then(|told| told.get(&name_digest(&tool.name)));
             let old = pins.get(&tool.name);
             let new = match told {
-                Some(sha256) => Pin::told(old, sha256, now),
+                Some(word) => Pin::told(old, word, now),
                 None => Pin::seen(old, now),
             };
             let is_changed = new.changed.is_some();
@@ -270,9 +291,9 @@ impl Pins {
         let mut known = self.read()?;
         let mut news = false;
         for (name, pin) in known.get_mut(server).into_iter().flatten() {
-            let Some(sha256) = told.get(&name_digest(name)) else { continue };
+            let Some(word) = told.get(&name_digest(name)) else { continue };
             let now = pin.changed.as_ref().unwrap_or(&pin.trusted).clone();
-            let new = Pin::told(Some(pin), sha256, now);
+            let new = Pin::told(Some(pin), word, now);
             if *pin != new {
                 *pin = new;
                 news = true;

@@ -79,7 +79,7 @@ pub(super) fn pin(args: &PinArgs) -> anyhow::Result<ExitCode> {
         for named in &args.approve {
             match approve(&asked, named) {
                 Ok((server, tool, sha256)) => {
-                    approved.entry(server).or_default().insert(name_digest(&tool), sha256);
+                    approved.entry(server).or_default().insert(name_digest(&tool), sha256.into());
                 }
                 Err(error) => {
                     outcome = Err(error);
@@ -306,7 +306,7 @@ fn command(agent: &str, server: &str, tool: &str, sha256: &str) -> String {
 pub(super) fn waiting(pins: PathBuf) -> Result<Vec<(String, String)>, Error> {
     let known = Pins::new(pins).read()?;
     let tools = known.into_iter().flat_map(|(server, tools)| {
-        let changed = tools.into_iter().filter(|(_, pin)| pin.changed.is_some());
+        let changed = tools.into_iter().filter(|(_, pin)| pin.changed.is_some() && !pin.rejected);
         changed.map(move |(tool, _)| (server.clone(), tool)).collect::<Vec<_>>()
     });
     Ok(tools.collect())

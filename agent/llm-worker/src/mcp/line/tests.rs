@@ -6,7 +6,6 @@ use ringfence_wire::{
     agent::{Answer, ToCore, ToWorker},
     agent_tools::{LONGEST_SEEN, MAX_SEEN, SeenDefinition},
     conn::Conn,
-    mcp::PinnedTool,
 };
 use std::{os::fd::OwnedFd, thread};
 
@@ -52,6 +51,7 @@ fn answer(to: &ToolsSeen) -> ToolsPinned {
         parts: Default::default(),
         flagged: false,
         changed: false,
+        rejected: false,
     };
     ToolsPinned { number: to.number, server: to.server.clone(), tools: vec![tool] }
 }
@@ -95,7 +95,7 @@ async fn a_turn_waits_for_one_that_hangs_once_and_hears_what_it_said_at_last() {
             break told;
         }
     };
-    assert_eq!(told["n"], "1".repeat(64), "the control");
+    assert_eq!(told["n"].sha256, "1".repeat(64), "the control");
     drop(answers.await.unwrap());
 }
 

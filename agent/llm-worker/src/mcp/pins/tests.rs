@@ -18,7 +18,7 @@ fn hash(tool: &Tool) -> String {
 
 /// The auditor's word that this is trusted.
 fn told(of: &Tool) -> Told {
-    Told::from([(name_digest(&of.name), hash(of))])
+    Told::from([(name_digest(&of.name), hash(of).into())])
 }
 
 #[test]
@@ -142,7 +142,7 @@ fn what_a_person_refused_stays_away_though_nobody_says_so_again() {
     pins.settle("s", &told(&odd)).unwrap();
     assert_eq!(kept(), 1, "the control");
     // The hash of nothing: it was odd when it was first seen, and was refused.
-    let nothing = Told::from([(name_digest("t"), "0".repeat(64))]);
+    let nothing = Told::from([(name_digest("t"), "0".repeat(64).into())]);
     pins.settle("s", &nothing).unwrap();
     assert_eq!(kept(), 0);
     let seen = pins.seen("s", std::slice::from_ref(&odd)).unwrap().remove(0);
@@ -150,6 +150,24 @@ fn what_a_person_refused_stays_away_though_nobody_says_so_again() {
     assert_eq!((trusted.sha256, trusted.text), ("0".repeat(64), None));
     pins.settle("s", &told(&odd)).unwrap();
     assert_eq!(kept(), 1, "thought again");
+}
+
+#[test]
+fn a_change_that_was_refused_is_noted_until_the_server_says_something_else() {
+    let dir = tempfile::tempdir().unwrap();
+    let pins = Pins::new(dir.path().join("pins.json"));
+    let (first, second, third) = (plain("Adds"), plain("Adds 2"), plain("Adds 3"));
+    let refused = |word: Option<&Told>, now: &Tool| {
+        assert!(pins.judge("s", vec![now.clone()], word).unwrap().kept.is_empty(), "either way it is held");
+        pins.read().unwrap()["s"]["t"].rejected
+    };
+    pins.judge("s", vec![first.clone()], None).unwrap();
+    assert!(!refused(Some(&told(&first)), &second), "it waits");
+    let word = Told::from([(name_digest("t"), Word { sha256: hash(&first), rejected: true })]);
+    pins.settle("s", &word).unwrap();
+    assert!(refused(None, &second), "and nobody has to say so again");
+    assert!(!refused(None, &third), "that is another");
+    assert!(!refused(Some(&told(&first)), &third) && refused(Some(&word), &second));
 }
 
 #[test]
