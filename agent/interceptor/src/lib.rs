@@ -16,6 +16,7 @@
 //! | `link` | the link to the auditor; starts a user's auditor if none runs |
 //! | `rule_file` | what changes of the rule file do to the rules in force |
 //! | `seen` | which of a server's tools were called before |
+//! | `tool_names` | what the names of tools say, read once |
 //! | `starter` | which process the interceptor works for |
 //! | `wrap` | `ringfence mcp wrap`: a client's configuration with Ringfence before each stdio server |
 
@@ -40,4 +41,5 @@ pub mod seen;
 pub(crate) mod server_stdin;
 pub mod session;
 pub mod starter;
+mod tool_names;
 pub mod wrap;

@@ -9,6 +9,7 @@ use super::{
     outstanding::Outstanding,
     pins::{KnownTool, SessionPins},
     seen::SeenTools,
+    tool_names::ToolNames,
 };
 use ringfence_base::clock::{now_micros, since_boot};
 use ringfence_session::{
@@ -88,6 +89,8 @@ pub struct Session<S, C> {
     journal: Mutex<Journal>,
     rules: RuleSet,
     seen: Mutex<SeenTools>,
+    /// What the names of tools say.
+    names: Mutex<ToolNames>,
     /// What the server says of its tools.
     hints: Mutex<ToolHints>,
     /// What the server's tools were when they were pinned.
@@ -182,6 +185,7 @@ impl<S: Write, C: Write> Session<S, C> {
             journal: Mutex::new(journal),
             rules: RuleSet::new(rules),
             seen: Mutex::new(seen),
+            names: Mutex::default(),
             outstanding: Mutex::default(),
             hints: Mutex::default(),
             server: Mutex::new(Some(server)),
@@ -328,7 +332,8 @@ impl<S: Write, C: Write> Session<S, C> {
     fn judge(&self, id: Id, tool: String, arguments: &Value) -> JudgedCall {
         let first = lock(&self.seen).is_first(&tool);
         let hints = lock(&self.hints).of(&tool);
-        let mut risk = risk::assess_hinted(&tool, arguments, first, hints);
+        let name = lock(&self.names).of(&tool);
+        let mut risk = risk::assess_named(&name, arguments, first, hints);
         let KnownTool { held, is_flagged } = self.pins.of_call(&tool);
         if held.is_some() {
             risk.raise(risk::CHANGED_TOOL);

@@ -32,25 +32,25 @@ const SHELLS: WordList = WordList::of(&[
 /// Words of a name that are looked at, from either end: more is no name.
 const MOST: usize = 64;
 
-/// The operation of a call, by the [words](words) of its tool's name and the gravest that SQL in its arguments does. A
-/// shell word anywhere makes it at least an execution; SQL can only make it graver, but for a tool that queries, which is as
-/// harmless as its query.
-pub fn operation(words: &[String], sql: Option<Operation>) -> Operation {
-    let mut operation = name(words);
-    if is_shell(words) && operation != Operation::Delete {
-        operation = Operation::Execute;
-    }
+/// What the [words](words) of a tool's name say. A shell word anywhere makes it at least an execution.
+pub(crate) fn named(words: &[String]) -> Operation {
+    let operation = name(words);
+    if is_shell(words) && operation != Operation::Delete { Operation::Execute } else { operation }
+}
+
+/// The operation of a call, by what the tool's name says and the gravest that SQL in its arguments does. SQL can only make it
+/// graver, but for a tool that queries, which is as harmless as its query.
+pub(crate) fn with_sql(named: Operation, words: &[String], sql: Option<Operation>) -> Operation {
     // A query tool is as harmless as its query: the name's guess gives way to what the statement does.
     match sql {
-        Some(found) if operation == Operation::Read || operation == Operation::Unknown => found,
+        Some(found) if named == Operation::Read || named == Operation::Unknown => found,
         Some(found)
-            if operation != Operation::Delete
-                && words.iter().any(|word| word == "query" || word == "sql") =>
+            if named != Operation::Delete && words.iter().any(|word| word == "query" || word == "sql") =>
         {
             found
         }
-        Some(found) => operation.max(found),
-        None => operation,
+        Some(found) => named.max(found),
+        None => named,
     }
 }
 
@@ -119,7 +119,8 @@ mod tests {
 
     fn operation(name: &str, arguments: &Value) -> Operation {
         let words = words(name);
-        super::operation(&words, sql::find(&words, arguments).map(|found| found.operation))
+        let sql = sql::find(&words, arguments).map(|found| found.operation);
+        super::with_sql(super::named(&words), &words, sql)
     }
 
     #[test]

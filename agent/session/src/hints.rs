@@ -1,8 +1,9 @@
 //! What a server says of its own tools: the annotations of its answers to `tools/list`. Pure.
 
+use memchr::memmem::Finder;
 use ringfence_wire::tool_call::Operation;
 use serde::Deserialize;
-use std::{borrow::Cow, collections::HashMap};
+use std::{borrow::Cow, collections::HashMap, sync::LazyLock};
 
 /// Tools that are remembered of one session.
 const MOST: usize = 1024;
@@ -85,7 +86,9 @@ struct Annotations {
 
 /// Whether a line of the server's can be one that [`ToolHints::take`] takes: one search, for all that are none.
 pub fn may_be_list(line: &[u8]) -> bool {
-    memchr::memmem::find(line, b"\"annotations\"").is_some()
+    // Made once: making it takes longer than searching a short line.
+    static ANNOTATIONS: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"annotations\""));
+    ANNOTATIONS.find(line).is_some()
 }
 
 impl ToolHints {

@@ -4,9 +4,10 @@ use super::{
     rough,
     strict::{self, Ambiguity, Members},
 };
+use memchr::memmem::Finder;
 use ringfence_wire::depth;
 use serde_json::value::RawValue;
-use std::borrow::Cow;
+use std::{borrow::Cow, sync::LazyLock};
 
 /// Longest configuration of a client, bytes.
 pub const MAX_CONFIG: usize = 4 << 20;
@@ -398,6 +399,13 @@ pub fn values_of(object: &str, key: &str) -> Vec<String> {
     values
 }
 
+/// Whether something in a line is written by its code that could be a character of ASCII.
+pub(crate) fn has_written_ascii(line: &[u8]) -> bool {
+    // Made once: making it takes longer than searching a short line.
+    static ESCAPE: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\\u00"));
+    ESCAPE.find(line).is_some()
+}
+
 /// Whether a line that nobody can read may be a request to any reader, and not only a notification: a key in it may be `id`.
 fn may_ask(line: &[u8]) -> bool {
     let is_word = |at: Option<usize>| {
@@ -405,7 +413,7 @@ fn may_ask(line: &[u8]) -> bool {
     };
     memchr::memchr2_iter(b'i', b'I', line).any(|at| {
         matches!(line.get(at + 1), Some(b'd' | b'D')) && !is_word(at.checked_sub(1)) && !is_word(Some(at + 2))
-    }) || memchr::memmem::find(line, b"\\u00").is_some()
+    }) || has_written_ascii(line)
         || std::str::from_utf8(line).is_err()
 }
 

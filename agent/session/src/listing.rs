@@ -4,7 +4,7 @@
 //! judged. What is odd about one tool alone concerns that tool alone.
 
 use super::{
-    line::Id,
+    line::{self, Id},
     strict::{self, Members},
 };
 use ringfence_pins::{Definition, LONGEST_DEFINITION, MOST_TOOLS, Unjudged};
@@ -133,7 +133,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Gathered<'a> {
 pub fn may_be_list(line: &[u8]) -> bool {
     memchr::memchr2_iter(b't', b'T', line)
         .any(|at| line.get(at..at + 4).is_some_and(|word| word.eq_ignore_ascii_case(b"tool")))
-        || memchr::memmem::find(line, b"\\u00").is_some()
+        || line::has_written_ascii(line)
         || has_odd_escape(line)
         || std::str::from_utf8(line).is_err()
 }

@@ -124,6 +124,12 @@ impl Mentions {
         self.settings |= words.iter().any(|word| SETTINGS.contains(word));
     }
 
+    /// Takes what was found elsewhere.
+    pub(crate) fn add(&mut self, other: Self) {
+        self.credentials |= other.credentials;
+        self.settings |= other.settings;
+    }
+
     /// The key of a number: `tokens: 5000` counts them, whatever stands beside it.
     pub(crate) fn look_at_number(&mut self, words: &[String]) {
         let counts = |word: &String| word == "tokens";

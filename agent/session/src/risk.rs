@@ -8,6 +8,7 @@ use super::{
     classify,
     deeds::{Deeds, Mark},
     hints::Hints,
+    mentions::Mentions,
     sql,
     word_list::WordList,
 };
@@ -55,12 +56,42 @@ pub fn assess(tool: &str, arguments: &Value, first: bool) -> Risk {
 
 /// The same of a tool of which its server says something: that raises the score, or leaves it.
 pub fn assess_hinted(tool: &str, arguments: &Value, first: bool, hints: Hints) -> Risk {
-    let words = ringfence_redact::words::words(tool);
-    let statements = sql::find(&words, arguments);
-    let named = classify::operation(&words, statements.map(|found| found.operation));
-    let Found { mut deeds, mut mentions, longest_list } =
-        arguments::look(arguments, named, classify::is_shell(&words));
-    mentions.look_at(&words);
+    assess_named(&ToolName::of(tool), arguments, first, hints)
+}
+
+/// What the name of a tool says of each of its calls. Whoever judges many keeps it.
+#[derive(Debug)]
+pub struct ToolName {
+    words: Vec<String>,
+    /// Without what the call's arguments say.
+    operation: Operation,
+    is_shell: bool,
+    is_message: bool,
+    mentions: Mentions,
+}
+
+impl ToolName {
+    /// Of this name.
+    pub fn of(tool: &str) -> Self {
+        let words = ringfence_redact::words::words(tool);
+        let mut mentions = Mentions::default();
+        mentions.look_at(&words);
+        Self {
+            operation: classify::named(&words),
+            is_shell: classify::is_shell(&words),
+            is_message: words.iter().any(|word| MESSAGES.contains(word)),
+            mentions,
+            words,
+        }
+    }
+}
+
+/// Scores one call of a tool whose name was looked at before.
+pub fn assess_named(name: &ToolName, arguments: &Value, first: bool, hints: Hints) -> Risk {
+    let statements = sql::find(&name.words, arguments);
+    let named = classify::with_sql(name.operation, &name.words, statements.map(|found| found.operation));
+    let Found { mut deeds, mut mentions, longest_list } = arguments::look(arguments, named, name.is_shell);
+    mentions.add(name.mentions);
     if statements.is_some_and(|found| found.unbounded) {
         deeds.mark(Mark::Unbounded);
     }
@@ -69,8 +100,7 @@ pub fn assess_hinted(tool: &str, arguments: &Value, first: bool, hints: Hints) -
     let (operation, hinted) = hints.raise(named.max(deeds.operation));
     let changes = matches!(operation, Operation::Write | Operation::Delete | Operation::Execute);
     deeds.mark_if(mentions.settings, Mark::Settings);
-    let message = operation != Operation::Read && words.iter().any(|word| MESSAGES.contains(word));
-    deeds.mark_if(message, Mark::Message);
+    deeds.mark_if(operation != Operation::Read && name.is_message, Mark::Message);
     let mut sum = Sum::default();
     sum.named(operation == Operation::Write, WRITE);
     sum.named(operation == Operation::Delete, DESTRUCTIVE);
