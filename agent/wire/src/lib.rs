@@ -17,6 +17,7 @@
 //! | what the core and the auditor say to each other | [`audit`] |
 //! | what the core and an agent's LLM worker say to each other | [`agent`] |
 //! | what an agent's worker tells the auditor of its tools | [`agent_tools`] |
+//! | what a container may reach by name, and what its egress worker says | [`egress`] |
 //! | what `ringfence run` asks who renews a login | [`renewal`] |
 //! | what is said about a login at a remote MCP server | [`mcp_login`] |
 //! | what a worker reports, and the trace that is made of it | [`trace`] |
@@ -34,6 +35,7 @@ pub mod audit;
 pub mod calls;
 pub mod conn;
 pub mod depth;
+pub mod egress;
 pub mod ending;
 pub mod event;
 pub mod exception;

@@ -13,8 +13,8 @@ use std::{
     os::fd::{AsFd, BorrowedFd, OwnedFd},
 };
 
-/// Most descriptors that are sent, and that are received by [`receive`], at once.
-pub const MOST: usize = 4;
+/// Most descriptors that are sent, and that are received by [`receive`], at once: an egress worker's sockets.
+pub const MOST: usize = 5;
 /// Most that the kernel lets anybody send at once (`SCM_MAX_FD`).
 const ANYBODYS_MOST: usize = 253;
 

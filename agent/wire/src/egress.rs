@@ -1,0 +1,362 @@
+//! What a container may reach by name, and what its egress worker says about it: to its supervisor, the core, and to the auditor.
+//!
+//! The worker's standard input is a stream socketpair whose other end is the core's. The core says [`ToEgress::Start`], the worker
+//! confines itself and says [`FromEgress::Ready`]; from then on it asks whose each connection is ([`FromEgress::WhoIs`]) and is
+//! answered by [`ToEgress::Flow`] with the question's number. The end of the stream is the end of the core, and the worker's.
+//!
+//! What is for the record goes to the auditor over a line of its own ([`ToEgress::Line`]), which the core made and which is about
+//! this container alone: frames of [`EgressReports`], in one direction. Names that agents chose never reach the core: what the
+//! worker sends there are numbers, and a sentence for the operator ([`FromEgress::Complaint`]).
+
+use ipnet::{IpNet, Ipv4Net};
+use serde::{Deserialize, Serialize};
+use std::net::{Ipv4Addr, SocketAddr};
+
+/// Most bytes of a message of the core's: the names of a policy are the longest.
+pub const MAX_ORDER: usize = 4 << 20;
+/// Most bytes of a message of the worker's.
+pub const MAX_QUESTION: usize = 16 << 10;
+/// Most bytes of a frame of [`EgressReports`].
+pub const MAX_REPORTS: usize = 256 << 10;
+/// Most [`EgressReport`]s in a frame.
+pub const REPORTS_AT_ONCE: usize = 64;
+/// Most bytes of a name, as DNS has it: without the dot at its end.
+pub const MAX_NAME: usize = 253;
+/// Most bytes of [`EgressRecord::Connection`]'s reason and of a [`FromEgress::Complaint`].
+pub const MAX_SENTENCE: usize = 500;
+/// Exact names that a container's block has addresses for.
+pub const MAX_EXACT_NAMES: usize = 127;
+
+/// What a container may reach by name.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Names {
+    /// What is granted.
+    pub rules: Vec<NameRule>,
+    /// What is denied; a deny is stronger than any rule.
+    pub denies: Vec<NameRule>,
+    /// Addresses that are granted or denied as such.
+    pub addresses: Vec<AddressRule>,
+    /// The switches of `[net]`.
+    pub options: NameOptions,
+}
+
+/// One entry of a profile's `net` that is about a name.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NameRule {
+    /// The host, lower-case ASCII, as in the profile: `example.org`, or `*.example.org` for what is one label or more below it.
+    pub host: String,
+    /// The port; `None`: any.
+    pub port: Option<u16>,
+    /// What is said there is not looked at: neither TLS nor HTTP is asked for.
+    pub tcp: bool,
+    /// Its index in the policy's rules, which is what events call it.
+    pub rule: u32,
+}
+
+/// One entry of a profile's `net` that is about addresses. A name may lead to what is not public only where one allows it; a deny
+/// holds for whatever a name leads to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AddressRule {
+    /// The addresses.
+    pub net: IpNet,
+    /// The port; `None`: any.
+    pub port: Option<u16>,
+    /// Granted, or denied.
+    pub allow: bool,
+}
+
+/// The switches of a profile's `[net]`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NameOptions {
+    /// A ClientHello with an encrypted inner one passes where its outer name is granted.
+    pub ech: bool,
+    /// Most bytes that the container may send to one name, over all connections; `None`: any number.
+    pub max_upload: Option<u64>,
+}
+
+/// What the core says.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum ToEgress {
+    /// The first message. Beside it the sockets, in this order: the listener of redirected connections; DNS over UDP and DNS over
+    /// TCP on 127.0.0.1; and where [`EgressStart::v6`], the same two on ::1.
+    Start(EgressStart),
+    /// What may be reached from now on. Connections to what may not be any more are ended.
+    Policy {
+        /// All of it.
+        names: Names,
+        /// Denials are recorded, not enforced.
+        audit: bool,
+    },
+    /// Answers [`FromEgress::WhoIs`].
+    Flow {
+        /// The question's number.
+        id: u64,
+        /// `None`: no governed task made this connection. It is closed.
+        flow: Option<Flow>,
+    },
+    /// Beside it a new line to the auditor. The one before, if any, is closed.
+    Line,
+    /// End soon: connections are ended, what waits for the auditor is sent.
+    Stop,
+}
+
+/// What a worker is started with.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EgressStart {
+    /// Public id of the container.
+    pub container: String,
+    /// Name of its profile, for what users are told.
+    pub profile: String,
+    /// The container's own addresses: a /24 of 198.18.0.0/15.
+    pub block: Ipv4Net,
+    /// What may be reached.
+    pub names: Names,
+    /// Denials are recorded, not enforced.
+    pub audit: bool,
+    /// There are DNS sockets on ::1, too.
+    pub v6: bool,
+}
+
+/// Who made a connection and where to, as the kernel has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Flow {
+    /// The address of the container's block that was connected to.
+    pub address: Ipv4Addr,
+    /// The port that was connected to.
+    pub port: u16,
+    /// Tag of the tool call; 0: none.
+    pub call: u64,
+    /// Thread id, in the host's namespace.
+    pub pid: u32,
+    /// Process id, in the host's namespace.
+    pub tgid: u32,
+    /// When the process started, ns since boot.
+    pub start: u64,
+    /// User id, in the host's namespace.
+    pub uid: u32,
+}
+
+/// What the worker says to the core.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum FromEgress {
+    /// It is confined and serves its sockets.
+    Ready,
+    /// Whose connection is this? Answered by [`ToEgress::Flow`].
+    WhoIs {
+        /// The worker's own number for the question, never used twice.
+        id: u64,
+        /// The connection's source port on 127.0.0.1.
+        port: u16,
+    },
+    /// What the operator should know. At most [`MAX_SENTENCE`] bytes; no name that an agent or a server chose is in it.
+    Complaint(String),
+    /// What it is doing, for `ringfence status`. Unasked, when it changed, not more than once in a while.
+    Counts(EgressCounts),
+    /// The line to the auditor is gone: another, please.
+    Line,
+}
+
+/// What a worker is doing, and what it counted since it began.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct EgressCounts {
+    /// Connections that are open.
+    pub open: u64,
+    /// Connections that were accepted.
+    pub connections: u64,
+    /// Of those, refused, or ended because they were not granted any more.
+    pub refused: u64,
+    /// Of those, whose name could not be resolved or whose server could not be reached.
+    pub failed: u64,
+    /// Bytes to servers, of connections that are over.
+    pub sent: u64,
+    /// Bytes from servers, of connections that are over.
+    pub received: u64,
+    /// Questions for granted names.
+    pub names: u64,
+    /// Questions for names that are not granted.
+    pub refused_names: u64,
+    /// Records that found no room.
+    pub lost_records: u64,
+}
+
+/// A frame on the line to the auditor.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EgressReports {
+    /// At least one, at most [`REPORTS_AT_ONCE`].
+    pub reports: Vec<EgressReport>,
+}
+
+/// One thing that happened.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EgressReport {
+    /// When it began: microseconds since 1970, UTC.
+    pub at: i64,
+    /// Whose it was, where the kernel said so. A name's never is: a resolver's socket belongs to whoever made it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub flow: Option<Flow>,
+    /// What it was.
+    pub record: EgressRecord,
+}
+
+/// See [`EgressReport`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum EgressRecord {
+    /// A connection that is over, or was refused.
+    Connection {
+        /// The name that its address stands for, at most [`MAX_NAME`] bytes. Empty: the address stands for none.
+        name: String,
+        /// The port that was connected to.
+        port: u16,
+        /// The server's address, where it was dialled.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        dialled: Option<SocketAddr>,
+        /// It began with a ClientHello.
+        tls: bool,
+        /// Bytes to the server.
+        sent: u64,
+        /// Bytes from the server.
+        received: u64,
+        /// From the connection to its end, µs.
+        duration_us: u64,
+        /// What became of it.
+        outcome: EgressOutcome,
+        /// Why that is not [`EgressOutcome::Passed`]: a sentence of at most [`MAX_SENTENCE`] bytes. What a client or a server chose
+        /// may be in it, in printable ASCII.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        reason: Option<String>,
+        /// The rule that granted or denied it, by its index in the policy.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        rule: Option<u32>,
+    },
+    /// A name was asked for.
+    Name {
+        /// The name, in lower case, printable ASCII, at most [`MAX_NAME`] bytes.
+        name: String,
+        /// What of it: `A`, `AAAA`, `TXT`; `TYPE65400` where it has no name.
+        kind: String,
+        /// What was answered.
+        outcome: NameOutcome,
+        /// How often it was asked beyond the first time, within the seconds that this record is about.
+        repeats: u64,
+    },
+    /// Records that found no room. Where there were any, one comes with the next that did.
+    Lost {
+        /// How many.
+        count: u64,
+    },
+}
+
+/// What became of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EgressOutcome {
+    /// It was granted, and passed until one of its ends ended it.
+    Passed,
+    /// It was refused before anything reached a server.
+    Refused,
+    /// Of audit mode: it passed, and would have been refused.
+    WouldDeny,
+    /// It was granted, and its server could not be reached: its name leads nowhere, or nobody answered.
+    Failed,
+    /// It passed, and was ended: it sent more than it may, went on to another host, or is not granted any more.
+    Ended,
+}
+
+/// What a question for a name was answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NameOutcome {
+    /// An address. Recorded when a name has its first.
+    Answered,
+    /// That there is none, or that such questions are not answered.
+    Refused,
+    /// Of audit mode: an address, although the name is not granted.
+    WouldDeny,
+    /// That it cannot be answered: the container has no address left.
+    NoRoom,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_look_as_they_are_documented() {
+        let names = Names {
+            rules: vec![NameRule { host: "*.example.org".into(), port: Some(443), tcp: false, rule: 3 }],
+            addresses: vec![AddressRule { net: "10.0.0.0/8".parse().unwrap(), port: None, allow: true }],
+            ..Names::default()
+        };
+        let text = serde_json::to_string(&ToEgress::Policy { names, audit: false }).unwrap();
+        assert_eq!(
+            text,
+            concat!(
+                r#"{"policy":{"names":{"rules":[{"host":"*.example.org","port":443,"tcp":false,"rule":3}],"denies":[],"#,
+                r#""addresses":[{"net":"10.0.0.0/8","port":null,"allow":true}],"options":{"ech":false,"max_upload":null}},"#,
+                r#""audit":false}}"#
+            )
+        );
+        assert_eq!(serde_json::to_string(&FromEgress::Ready).unwrap(), r#""ready""#);
+        assert_eq!(
+            serde_json::to_string(&FromEgress::WhoIs { id: 7, port: 40_000 }).unwrap(),
+            r#"{"who_is":{"id":7,"port":40000}}"#
+        );
+    }
+
+    #[test]
+    fn what_a_message_does_not_have_is_refused() {
+        let known = r#"{"who_is":{"id":7,"port":1}}"#;
+        assert!(serde_json::from_str::<FromEgress>(known).is_ok());
+        for strange in [
+            r#"{"who_is":{"id":7,"port":1,"name":"x"}}"#,
+            r#"{"who_is":{"id":7,"port":65536}}"#,
+            r#"{"counts":{"open":1,"more":2}}"#,
+            r#"{"complaint":"x","ready":null}"#,
+        ] {
+            assert!(serde_json::from_str::<FromEgress>(strange).is_err(), "{strange}");
+        }
+        let reports = r#"{"reports":[{"at":1,"record":{"lost":{"count":1,"of":"x"}}}]}"#;
+        assert!(serde_json::from_str::<EgressReports>(reports).is_err());
+    }
+
+    #[test]
+    fn the_longest_frame_of_reports_fits() {
+        let flow = Flow {
+            address: [255; 4].into(),
+            port: u16::MAX,
+            call: u64::MAX,
+            pid: u32::MAX,
+            tgid: u32::MAX,
+            start: u64::MAX,
+            uid: u32::MAX,
+        };
+        let record = EgressRecord::Connection {
+            name: "x".repeat(MAX_NAME),
+            port: u16::MAX,
+            dialled: Some("[ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff]:65535".parse().unwrap()),
+            tls: false,
+            sent: u64::MAX,
+            received: u64::MAX,
+            duration_us: u64::MAX,
+            outcome: EgressOutcome::WouldDeny,
+            // Each is two bytes in JSON.
+            reason: Some("\"".repeat(MAX_SENTENCE)),
+            rule: Some(u32::MAX),
+        };
+        let report = EgressReport { at: i64::MIN, flow: Some(flow), record };
+        let frame = EgressReports { reports: vec![report; REPORTS_AT_ONCE] };
+        assert!(serde_json::to_vec(&frame).unwrap().len() <= MAX_REPORTS);
+    }
+}
