@@ -12,12 +12,14 @@
 mod denied;
 mod exec;
 pub mod gate;
+mod host;
 mod net;
 mod path;
 mod scope;
 
 pub use denied::{Denied, End, MAX_PATTERN, NamePattern};
 pub use exec::{ExecEntry, ExecError};
+pub use host::{HostError, HostPattern};
 pub use net::{NetEntry, NetError};
 pub use path::{MAX_COMPONENTS, MAX_PATH, PathEntry, PathError, Reach, parent, prefixes};
 pub use scope::{CountBound, Entries, Entry, Scope};

@@ -1,6 +1,7 @@
-//! Net entries: `ip[:port]`, `cidr[:port]`, `host[:port]`, `unix:/path`, `unix:@abstract`.
+//! Net entries: `ip[:port]`, `cidr[:port]`, `host[:port]`, `*.host[:port]`, `tcp:host:port`, `unix:/path`, `unix:@abstract`.
 
 use crate::{
+    host::{HostError, HostPattern},
     path::{PathEntry, PathError},
     scope::{Entry, written_as_atoms},
 };
@@ -31,12 +32,18 @@ pub enum NetError {
     /// Host bits set.
     #[error("{0} has bits set beyond its prefix: write {1}")]
     HostBits(IpNet, IpNet),
-    /// A wildcard in a host name.
-    #[error("wildcards in host names are not supported")]
-    Wildcard,
-    /// Neither an address nor a host name.
-    #[error("it is neither an address, an address range, a host name nor a unix socket")]
-    Unknown,
+    /// Neither an address nor a host name, or not one that may be written here.
+    #[error("{0}")]
+    Host(HostError),
+    /// `tcp:` without a port.
+    #[error("`tcp:` needs a port: `tcp:HOST:PORT`")]
+    TcpPort,
+    /// `tcp:` before what is no host name.
+    #[error("`tcp:` is for host names: what is said to an address is not looked at anyway")]
+    TcpAddress,
+    /// `set:`, where there are no sets.
+    #[error("`set:NAME` is for `net` of a profile: write the hosts")]
+    Set,
     /// A unix socket's path that is none.
     #[error("as a unix socket's path: {0}")]
     Unix(PathError),
@@ -55,12 +62,14 @@ pub enum NetEntry {
         /// Port; `None`: any.
         port: Option<u16>,
     },
-    /// A host by name, in lower case. Only tools can hold this; the kernel knows addresses.
+    /// Hosts by name. The kernel knows addresses: it is an egress worker, or a tool, that holds this.
     Host {
-        /// The name.
-        name: String,
-        /// Port; `None`: any.
+        /// Which.
+        host: HostPattern,
+        /// Port; `None`: any, which `tcp` excludes.
         port: Option<u16>,
+        /// `tcp:`: what is said is not looked at. More than without it, where TLS or HTTP has to name the host.
+        tcp: bool,
     },
     /// Unix sockets with a path.
     Unix(PathEntry),
@@ -89,7 +98,10 @@ impl NetEntry {
                     _ => vec![with_port(text, port)],
                 }
             }
-            Self::Host { name, port } => vec![with_port(name.clone(), port)],
+            Self::Host { host, port, tcp } => {
+                let tcp = if *tcp { "tcp:" } else { "" };
+                vec![with_port(format!("{tcp}{host}"), port)]
+            }
             Self::Unix(paths) => paths.atoms().into_iter().map(|p| format!("unix:{p}")).collect(),
             Self::Abstract(name) => vec![format!("unix:@{name}")],
         }
@@ -131,24 +143,7 @@ fn mapped(addr: Ipv6Addr) -> Option<std::net::Ipv4Addr> {
     addr.to_ipv4_mapped()
 }
 
-fn host_name(name: &str) -> Result<String, NetError> {
-    let name = name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase();
-    if name.contains('*') {
-        return Err(NetError::Wildcard);
-    }
-    let label = |l: &str| {
-        (1..=63).contains(&l.len())
-            && l.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
-            && !l.starts_with('-')
-            && !l.ends_with('-')
-    };
-    // A name whose last label is a number is a misspelt address: `010.0.0.1`, `10.1`, `0x7f.1`.
-    let last = name.rsplit('.').next().unwrap_or_default();
-    let number = last.bytes().all(|b| b.is_ascii_digit()) || last.starts_with("0x");
-    // `unix:443` is a socket's path everywhere, so a host of that name could not be written down.
-    let good = name.len() <= 253 && !number && name != "unix" && name.split('.').all(label);
-    if good { Ok(name) } else { Err(NetError::Unknown) }
-}
+const UNKNOWN: NetError = NetError::Host(HostError::Unknown);
 
 impl FromStr for NetEntry {
     type Err = NetError;
@@ -171,21 +166,33 @@ impl FromStr for NetEntry {
         if text.contains("://") {
             return Err(NetError::Url);
         }
+        if text.starts_with("set:") {
+            return Err(NetError::Set);
+        }
+        if let Some(uninspected) = text.strip_prefix("tcp:") {
+            return match uninspected.parse()? {
+                Self::Host { host, port: Some(at), tcp: false } => {
+                    Ok(Self::Host { host, port: Some(at), tcp: true })
+                }
+                Self::Host { port: None, .. } => Err(NetError::TcpPort),
+                _ => Err(NetError::TcpAddress),
+            };
+        }
         if let Some(bracketed) = text.strip_prefix('[') {
-            let (inside, after) = bracketed.split_once(']').ok_or(NetError::Unknown)?;
+            let (inside, after) = bracketed.split_once(']').ok_or(UNKNOWN)?;
             let (addr, prefix) = match inside.split_once('/') {
                 Some((addr, prefix)) => (addr, Some(prefix)),
                 None => (inside, None),
             };
-            let addr: Ipv6Addr = addr.parse().map_err(|_| NetError::Unknown)?;
+            let addr: Ipv6Addr = addr.parse().map_err(|_| UNKNOWN)?;
             let port = match after {
                 "" => None,
-                _ => Some(port(after.strip_prefix(':').ok_or(NetError::Unknown)?)?),
+                _ => Some(port(after.strip_prefix(':').ok_or(UNKNOWN)?)?),
             };
             return Ok(Self::Inet { net: inet(addr.into(), prefix)?, port });
         }
         if let Some((addr, rest)) = text.split_once('/') {
-            let addr: IpAddr = addr.parse().map_err(|_| NetError::Unknown)?;
+            let addr: IpAddr = addr.parse().map_err(|_| UNKNOWN)?;
             let (prefix, port) = match rest.split_once(':') {
                 Some((prefix, at)) => (prefix, Some(port(at)?)),
                 None => (rest, None),
@@ -197,12 +204,12 @@ impl FromStr for NetEntry {
         }
         let (host, port) = match text.rsplit_once(':') {
             Some((host, at)) if !host.contains(':') => (host, Some(port(at)?)),
-            Some(_) => return Err(NetError::Unknown),
+            Some(_) => return Err(UNKNOWN),
             None => (text, None),
         };
         match host.parse::<IpAddr>() {
             Ok(addr) => Ok(Self::Inet { net: inet(addr, None)?, port }),
-            Err(_) => Ok(Self::Host { name: host_name(host)?, port }),
+            Err(_) => Ok(Self::Host { host: host.parse().map_err(NetError::Host)?, port, tcp: false }),
         }
     }
 }
@@ -219,8 +226,8 @@ fn ports(a: Option<u16>, b: Option<u16>) -> Option<Option<u16>> {
 pub enum NetKey {
     /// By range.
     Inet(IpNet),
-    /// By name.
-    Host(String),
+    /// By name, or by what they are below.
+    Host(HostPattern),
     /// By the path they hang on.
     Unix(String),
     /// By name.
@@ -237,8 +244,8 @@ impl Entry for NetEntry {
                 let net = if a.contains(b) { *b } else { b.contains(a).then_some(*a)? };
                 Some(Self::Inet { net, port })
             }
-            (Self::Host { name: a, port: p }, Self::Host { name: b, port: q }) if a == b => {
-                Some(Self::Host { name: a.clone(), port: ports(*p, *q)? })
+            (Self::Host { host: a, port: p, tcp: s }, Self::Host { host: b, port: q, tcp: t }) => {
+                Some(Self::Host { host: a.meet(b)?, port: ports(*p, *q)?, tcp: *s && *t })
             }
             (Self::Unix(a), Self::Unix(b)) => a.meet(b).map(Self::Unix),
             (Self::Abstract(a), Self::Abstract(b)) if a == b => Some(self.clone()),
@@ -249,7 +256,7 @@ impl Entry for NetEntry {
     fn key(&self) -> NetKey {
         match self {
             Self::Inet { net, .. } => NetKey::Inet(*net),
-            Self::Host { name, .. } => NetKey::Host(name.clone()),
+            Self::Host { host, .. } => NetKey::Host(host.clone()),
             Self::Unix(paths) => NetKey::Unix(paths.key()),
             Self::Abstract(name) => NetKey::Abstract(name.clone()),
         }
@@ -261,7 +268,8 @@ impl Entry for NetEntry {
                 std::iter::successors(Some(*net), IpNet::supernet).map(NetKey::Inet).collect()
             }
             Self::Unix(paths) => paths.covering().into_iter().map(NetKey::Unix).collect(),
-            Self::Host { .. } | Self::Abstract(_) => vec![self.key()],
+            Self::Host { host, .. } => host.covering().into_iter().map(NetKey::Host).collect(),
+            Self::Abstract(_) => vec![self.key()],
         }
     }
 }
@@ -292,6 +300,11 @@ mod tests {
             ("::ffff:10.0.0.0/104", "10.0.0.0/8"),
             ("Example.COM.", "example.com"),
             ("example.com:8080", "example.com:8080"),
+            ("*.Example.com", "*.example.com"),
+            ("*.example.com:443", "*.example.com:443"),
+            ("tcp:git.example:22", "tcp:git.example:22"),
+            ("tcp:*.git.example:22", "tcp:*.git.example:22"),
+            ("bücher.example:443", "xn--bcher-kva.example:443"),
             ("unix:/run/x.sock", "unix:/run/x.sock"),
             ("unix:/run/x/*", "unix:/run/x/*"),
             ("unix:@name", "unix:@name"),
@@ -315,7 +328,22 @@ mod tests {
             "10.1",
             "0x7f.1",
             "2130706433",
-            "*.example.com",
+            "*.com",
+            "*.github.io:443",
+            "a.*.example.com",
+            "tcp:git.example",
+            "tcp:10.0.0.1:22",
+            "tcp:[::1]:22",
+            "tcp:tcp:git.example:22",
+            "tcp:unix:/x",
+            "tcp:unix:/x:22",
+            "tcp:",
+            "tcp:22",
+            "tcp",
+            "set:registries",
+            "set:443",
+            "set",
+            "*.10.0.0.1",
             "a b",
             "[::1",
             "[::1]80",
@@ -343,6 +371,11 @@ mod tests {
         assert_eq!(meet("::/0", "10.0.0.1"), None);
         assert_eq!(meet("x.org", "x.org:443").as_deref(), Some("x.org:443"));
         assert_eq!(meet("x.org", "y.x.org"), None);
+        assert_eq!(meet("*.x.org", "y.x.org:443").as_deref(), Some("y.x.org:443"));
+        assert_eq!(meet("tcp:*.x.org:22", "*.y.x.org").as_deref(), Some("*.y.x.org:22"), "looked at");
+        assert_eq!(meet("tcp:*.x.org:22", "tcp:y.x.org:22").as_deref(), Some("tcp:y.x.org:22"));
+        assert_eq!(meet("tcp:x.org:22", "x.org:443"), None);
+        assert_eq!(meet("x.org", "0.0.0.0/0"), None);
         assert_eq!(meet("unix:/run", "unix:/run/x").as_deref(), Some("unix:/run/x"));
         assert_eq!(meet("unix:@a", "unix:/a"), None);
     }

@@ -32,6 +32,14 @@ fn exec_entry() -> impl Strategy<Value = ExecEntry> {
     (one.clone(), one).prop_map(|(a, b): (ExecEntry, ExecEntry)| a.meet(&b).unwrap_or(a))
 }
 
+/// Hosts of a few labels, with ports and without, looked at and not.
+fn host_text() -> impl Strategy<Value = String> {
+    let host = prop::sample::select(vec!["x.org", "a.x.org", "b.a.x.org", "y.org", "a.y.org"]);
+    let forms = [("", ""), ("", ":80"), ("", ":443"), ("tcp:", ":80"), ("tcp:", ":443")];
+    (host, prop::sample::select(vec!["", "*."]), prop::sample::select(forms.to_vec()))
+        .prop_map(|(host, star, (tcp, port))| format!("{tcp}{star}{host}{port}"))
+}
+
 fn net_entry() -> impl Strategy<Value = NetEntry> {
     let port = prop::sample::select(vec!["", ":80", ":443"]);
     let base = prop::sample::select(vec![
@@ -42,11 +50,10 @@ fn net_entry() -> impl Strategy<Value = NetEntry> {
         "[::/0]",
         "[2001:db8::/32]",
         "[::1]",
-        "x.org",
-        "y.org",
     ]);
     prop_oneof![
         (base, port).prop_map(|(b, p)| format!("{b}{p}").parse().unwrap()),
+        host_text().prop_map(|text| text.parse().unwrap()),
         path_entry().prop_map(NetEntry::Unix),
         prop::sample::select(vec!["unix:@a", "unix:@b"]).prop_map(|t| t.parse().unwrap()),
     ]
@@ -151,6 +158,40 @@ proptest! {
             let both = has(&a, &path) && has(&b, &path);
             prop_assert_eq!(met.as_ref().is_some_and(|m| has(m, &path)), both, "{} in {} and {}", path, a, b);
         }
+    }
+}
+
+/// What an entry of a host means, written down a second time: by text. At `(name, port, whether TLS or HTTP names it)`.
+fn means(entry: &str, (name, port, named): (&str, u16, bool)) -> bool {
+    let (rest, tcp) = entry.strip_prefix("tcp:").map_or((entry, false), |rest| (rest, true));
+    let (host, of_port) = rest.split_once(':').map_or((rest, None), |(host, at)| (host, Some(at)));
+    let of_host = match host.strip_prefix("*") {
+        Some(end) => name.ends_with(end) && name.len() > end.len(),
+        None => name == host,
+    };
+    of_host && of_port.is_none_or(|of| of == port.to_string()) && (tcp || named)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1000))]
+
+    #[test]
+    fn a_meet_of_hosts_is_the_intersection_of_their_names(a in host_text(), b in host_text()) {
+        let read = |text: &str| text.parse::<NetEntry>().unwrap();
+        let met = read(&a).meet(&read(&b)).map(|met| met.to_string());
+        let names = ["org", "x.org", "a.x.org", "c.x.org", "b.a.x.org", "c.b.a.x.org", "y.org", "a.y.org", "xx.org"];
+        let asked = names.iter().flat_map(|name| [80, 443, 8080].map(|port| (*name, port)));
+        for (name, port) in asked {
+            for named in [true, false] {
+                let asked = (name, port, named);
+                let is = met.as_deref().is_some_and(|met| means(met, asked));
+                prop_assert_eq!(is, means(&a, asked) && means(&b, asked), "{:?} in {} and {}", asked, a, b);
+                let NetEntry::Host { host, port: at, .. } = read(&a) else { panic!("{a}") };
+                let matched = host.matches(name) && at.is_none_or(|at| at == port);
+                prop_assert_eq!(matched, means(&a, (name, port, true)), "{:?} in {}", asked, a);
+            }
+        }
+        prop_assert_eq!(read(&a).leq(&read(&b)), met.as_deref() == Some(a.as_str()));
     }
 }
 

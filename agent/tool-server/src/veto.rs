@@ -3,7 +3,7 @@
 
 use super::links;
 use ringfence_grant::{
-    Denied, ExecEntry, NamePattern, NetEntry, PathEntry, Scope,
+    Denied, ExecEntry, HostPattern, NamePattern, NetEntry, PathEntry, Scope,
     gate::{Question, ResolvedProgram, Veto},
 };
 use ringfence_policy::{
@@ -188,10 +188,12 @@ impl Denies {
 
     fn on_host(&self, host: &str, addr: Option<IpAddr>, port: u16) -> Option<String> {
         let addr = addr.or_else(|| host.trim_matches(['[', ']']).parse().ok());
-        let host = host.trim_end_matches('.');
+        // The spelling that rules have; what is no name at all is no rule's.
+        let name: Option<HostPattern> = host.parse().ok();
+        let host = name.as_ref().map_or_else(|| host.trim_end_matches('.'), HostPattern::host);
         let forbids = |(_, entry): &&(String, NetEntry)| match entry {
-            NetEntry::Host { name, port: at } => {
-                name.eq_ignore_ascii_case(host) && at.is_none_or(|at| at == port)
+            NetEntry::Host { host: denied, port: at, .. } => {
+                denied.matches(host) && at.is_none_or(|at| at == port)
             }
             entry => addr.is_some_and(|addr| entry.has(addr, port)),
         };
@@ -268,6 +270,39 @@ mod tests {
         assert!(forbidden("**/*.pem", "a.pem") && !forbidden("**/*.pem", "A.PEM"));
         assert!(forbidden(&format!("{}/.env", dir.path().display()), ".ENV"));
         assert!(!forbidden("**/.env", "plain") && !forbidden("**/.env", "PLAIN"));
+    }
+
+    #[test]
+    fn a_host_is_denied_by_its_name_and_below_it_however_it_is_spelt() {
+        let forbids = |rule: &str, host: &str, port: u16| {
+            let rule = Rule {
+                text: rule.to_owned(),
+                key: "deny.net",
+                file: Arc::from(Path::new("p.toml")),
+                line: 1,
+                home: None,
+            };
+            let denials = Denials { net: vec![rule], ..Denials::default() };
+            let denies = Denies::new(&denials, &Rules::default(), Path::new("/"));
+            denies.forbids(Question::Net { host, addr: None, port }, None).is_some()
+        };
+        for (rule, host, port) in [
+            ("b\u{fc}cher.example", "xn--bcher-kva.example", 443),
+            ("b\u{fc}cher.example", "B\u{fc}cher.example.", 443),
+            ("*.a.example", "b.a.example", 443),
+            ("*.a.example", "C.b.A.example.", 443),
+            ("tcp:a.example:22", "a.example", 22),
+            ("127.0.0.1", "127.0.0.1", 80),
+        ] {
+            assert!(forbids(rule, host, port), "{rule} {host}:{port}");
+        }
+        for (rule, host, port) in [
+            ("*.a.example", "a.example", 443),
+            ("tcp:a.example:22", "a.example", 443),
+            ("a.example", "b.a.example", 443),
+        ] {
+            assert!(!forbids(rule, host, port), "{rule} {host}:{port}");
+        }
     }
 
     #[test]

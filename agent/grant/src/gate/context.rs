@@ -1,7 +1,7 @@
 //! What a running call may do.
 
 use super::{Axis, Cancel, Denied, Gate, Outcome, Question, ResolvedProgram, ToolError};
-use crate::{ExecEntry, Grant, NetEntry, PathEntry, Scope};
+use crate::{ExecEntry, Grant, HostPattern, NetEntry, PathEntry, Scope};
 use std::{
     net::IpAddr,
     path::Path,
@@ -232,6 +232,10 @@ impl ToolContext {
         };
         // Named even where everything is granted: what has no name is no place to connect to.
         let by_name = entry(host)?;
+        if matches!(by_name, NetEntry::Host { host: HostPattern::Below(_), .. }) {
+            let why = "it is a pattern, and no host".to_owned();
+            return Err(Denied::Unnameable { axis: Axis::Net, target: host.to_owned(), why });
+        }
         let by_addr = addr.map(|addr| entry(&addr.to_canonical().to_string())).transpose()?;
         let granted = &self.effective.net;
         if granted.contains(&by_name) || by_addr.is_some_and(|addr| granted.contains(&addr)) {

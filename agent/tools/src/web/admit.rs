@@ -78,7 +78,9 @@ pub fn address(net: &Scope<NetEntry>, target: &Target, addr: IpAddr) -> Result<I
 
 fn names(net: &Scope<NetEntry>, target: &Target, by_address: impl Fn(&NetEntry) -> bool) -> bool {
     let by_name = |entry: &NetEntry| match (entry, &target.host) {
-        (NetEntry::Host { name, port }, Host::Name(host)) => name == host && *port == Some(target.port),
+        (NetEntry::Host { host, port, .. }, Host::Name(name)) => {
+            host.matches(name) && *port == Some(target.port)
+        }
         _ => false,
     };
     match net {
@@ -126,6 +128,7 @@ mod tests {
             (&["a.example", "10.1.0.0/16"], "http://a.example/", "10.0.0.1", false),
             (&["a.example", "10.0.0.1:443"], "http://a.example/", "10.0.0.1", false),
             (&["a.example", "10.0.0.1:443"], "https://a.example/", "10.0.0.1", true),
+            (&["*.a.example"], "http://b.a.example/", "10.0.0.1", false),
             (&["a.example", "0.0.0.0/0"], "http://a.example/", "10.0.0.1", false),
             (&["0.0.0.0/0"], "http://10.0.0.1/", "10.0.0.1", false),
             (&["0.0.0.0/0"], "http://93.184.216.34/", public, true),
@@ -150,6 +153,9 @@ mod tests {
             (&["a.example"], "http://a.example:22/", public, false),
             (&["a.example", "b.example:22"], "http://a.example:22/", public, false),
             (&["a.example:22"], "http://a.example:22/", public, true),
+            (&["*.a.example:22"], "http://b.a.example:22/", public, true),
+            (&["*.a.example:22"], "http://a.example:22/", public, false),
+            (&["tcp:a.example:22"], "http://a.example:22/", public, true),
             // An address or range without a port means any, as it does for the kernel.
             (&["127.0.0.1"], "http://127.0.0.1:8080/", "127.0.0.1", true),
             (&["localhost", "127.0.0.1"], "http://localhost:8080/", "127.0.0.1", true),

@@ -1,6 +1,6 @@
 //! What a URL asks for: a host, a port, and nothing that could mean two things. Pure.
 
-use ringfence_grant::NetEntry;
+use ringfence_grant::{HostPattern, NetEntry};
 use std::{fmt, net::IpAddr};
 use url::Url;
 
@@ -106,7 +106,9 @@ impl Target {
             Some(url::Host::Ipv6(v6)) => Host::Addr(IpAddr::V6(v6).to_canonical()),
             // What is a name here is what is one in a grant.
             Some(url::Host::Domain(name)) => match name.parse() {
-                Ok(NetEntry::Host { name, port: None }) => Host::Name(name),
+                Ok(NetEntry::Host { host: HostPattern::Exact(name), port: None, tcp: false }) => {
+                    Host::Name(name)
+                }
                 _ => return Err(bad_host()),
             },
             None => return Err(bad_host()),
@@ -129,7 +131,7 @@ impl Target {
     pub fn entry(&self) -> NetEntry {
         let port = Some(self.port);
         match &self.host {
-            Host::Name(name) => NetEntry::Host { name: name.clone(), port },
+            Host::Name(name) => NetEntry::Host { host: HostPattern::Exact(name.clone()), port, tcp: false },
             Host::Addr(addr) => NetEntry::Inet { net: (*addr).into(), port },
         }
     }
