@@ -18,6 +18,7 @@
 //! | what the core and an agent's LLM worker say to each other | [`agent`] |
 //! | what an agent's worker tells the auditor of its tools | [`agent_tools`] |
 //! | what a container may reach by name, and what its egress worker says | [`egress`] |
+//! | which rule decides about a name | `names` |
 //! | what `ringfence run` asks who renews a login | [`renewal`] |
 //! | what is said about a login at a remote MCP server | [`mcp_login`] |
 //! | what a worker reports, and the trace that is made of it | [`trace`] |
@@ -43,6 +44,7 @@ pub mod frame;
 pub mod mcp;
 pub mod mcp_login;
 pub mod message;
+mod names;
 pub mod packets;
 pub mod renewal;
 pub mod rights;

@@ -1,0 +1,132 @@
+//! What [`Names`] mean: which rule decides about a name and a port. The one reading of them, for the egress worker, for the
+//! policy's addresses in the kernel and for `ringfence profile explain`.
+
+use crate::egress::{NameRule, Names};
+
+impl Names {
+    /// Whether no name is granted.
+    pub fn is_empty(&self) -> bool {
+        self.rules.is_empty()
+    }
+
+    /// The exact names, each once: the first has the address `.1` of a container's block, and so on.
+    pub fn exact(&self) -> Vec<&str> {
+        let mut exact: Vec<&str> = Vec::new();
+        for host in self.rules.iter().map(|rule| rule.host.as_str()).filter(|host| !host.starts_with("*.")) {
+            if !exact.contains(&host) {
+                exact.push(host);
+            }
+        }
+        exact
+    }
+
+    /// The rule that denies a name at a port: the closest of those that do. A deny does not depend on `tcp`.
+    pub fn denied(&self, name: &str, port: u16) -> Option<&NameRule> {
+        closest(&self.denies, name, port, NameRule::closeness)
+    }
+
+    /// The rule that grants a name at a port, denies aside: one with `tcp` if there is any, and of several the closest.
+    pub fn granted(&self, name: &str, port: u16) -> Option<&NameRule> {
+        closest(&self.rules, name, port, |rule| (rule.tcp, rule.closeness()))
+    }
+
+    /// Whether a name is granted at some port, so that it is to have an address.
+    pub fn has(&self, name: &str) -> bool {
+        let is_denied = |port: Option<u16>| {
+            let all = |deny: &NameRule| deny.port.is_none() || deny.port == port;
+            self.denies.iter().any(|deny| all(deny) && deny.names(name))
+        };
+        self.rules.iter().any(|rule| rule.names(name) && !is_denied(rule.port))
+    }
+}
+
+impl NameRule {
+    /// Whether a name is meant: lower-case ASCII, without the dot of the root.
+    pub fn names(&self, name: &str) -> bool {
+        match self.host.strip_prefix("*.") {
+            None => self.host == name,
+            Some(above) => {
+                let labels = name.strip_suffix(above).and_then(|labels| labels.strip_suffix('.'));
+                labels.is_some_and(|labels| labels.split('.').all(|label| !label.is_empty()))
+            }
+        }
+    }
+
+    /// Whether a name is meant at a port.
+    pub fn matches(&self, name: &str, port: u16) -> bool {
+        self.port.is_none_or(|of| of == port) && self.names(name)
+    }
+
+    /// An exact name is closer than a wildcard, a long one closer than a short one, a port closer than any port.
+    fn closeness(&self) -> (bool, usize, bool) {
+        (!self.host.starts_with("*."), self.host.len(), self.port.is_some())
+    }
+}
+
+/// The first of the greatest.
+fn closest<'a, K: Ord>(
+    rules: &'a [NameRule],
+    name: &str,
+    port: u16,
+    key: impl Fn(&NameRule) -> K,
+) -> Option<&'a NameRule> {
+    rules.iter().rev().filter(|rule| rule.matches(name, port)).max_by_key(|rule| key(rule))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rules(texts: &[&str]) -> Vec<NameRule> {
+        let rule = |(at, text): (usize, &&str)| {
+            let (text, tcp) = text.strip_prefix("tcp:").map_or((*text, false), |rest| (rest, true));
+            let (host, port) = text.split_once(':').map_or((text, None), |(host, port)| (host, Some(port)));
+            let port = port.map(|port| port.parse().unwrap());
+            NameRule { host: host.to_owned(), port, tcp, rule: u32::try_from(at).unwrap() }
+        };
+        texts.iter().enumerate().map(rule).collect()
+    }
+
+    fn names(granted: &[&str], denied: &[&str]) -> Names {
+        Names { rules: rules(granted), denies: rules(denied), ..Names::default() }
+    }
+
+    #[test]
+    fn exact_names_keep_their_places() {
+        let names = names(&["b.org:443", "*.c.org", "a.org", "b.org:80", "d.org"], &["a.org"]);
+        assert_eq!(names.exact(), ["b.org", "a.org", "d.org"], "a deny moves nothing");
+    }
+
+    #[test]
+    fn the_closest_rule_decides_and_an_uninspected_one_before_it() {
+        let names = names(
+            &["*.org:443", "*.a.org", "x.a.org", "x.a.org:443", "x.a.org:443", "tcp:*.a.org:22"],
+            &["*.bad.a.org", "y.a.org:80", "tcp:z.a.org:22"],
+        );
+        let granted = |name, port| names.granted(name, port).map(|rule| rule.rule);
+        assert_eq!(granted("x.a.org", 443), Some(3), "the first of those that are alike");
+        assert_eq!(granted("x.a.org", 80), Some(2));
+        assert_eq!(granted("w.a.org", 443), Some(1));
+        assert_eq!(granted("x.a.org", 22), Some(5), "looked at less");
+        assert_eq!(granted("a.org", 443), Some(0));
+        assert_eq!((granted("a.org", 80), granted("org", 443), granted("a.net", 443)), (None, None, None));
+        let denied = |name, port| names.denied(name, port).map(|rule| rule.rule);
+        assert_eq!((denied("q.bad.a.org", 1), denied("bad.a.org", 1)), (Some(0), None));
+        assert_eq!((denied("y.a.org", 80), denied("y.a.org", 443)), (Some(1), None));
+        assert_eq!(denied("z.a.org", 22), Some(2));
+    }
+
+    #[test]
+    fn a_name_has_an_address_where_some_port_of_it_is_open() {
+        let names = names(
+            &["*.a.org:443", "b.org", "*.c.org:443", "*.c.org:80"],
+            &["x.a.org:443", "b.org:80", "*.no.c.org", "y.c.org:80"],
+        );
+        for name in ["w.a.org", "b.org", "z.c.org", "y.c.org"] {
+            assert!(names.has(name), "{name}");
+        }
+        for name in ["x.a.org", "a.org", "n.no.c.org", "c.org", ".a.org", "a..a.org", "", "w.a.org."] {
+            assert!(!names.has(name), "{name}");
+        }
+    }
+}
