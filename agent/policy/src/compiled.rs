@@ -2,6 +2,7 @@
 //! see `table` in `ringfence-bpf`.
 
 use super::Capabilities;
+use ringfence_wire::egress::Names;
 use serde::{Deserialize, Serialize};
 use std::{net::Ipv6Addr, path::PathBuf};
 
@@ -29,6 +30,9 @@ pub struct CompiledPolicy {
     pub places: Vec<PlaceRule>,
     /// Rules over internet addresses, one per prefix and port; verdicts already pushed down from shorter prefixes.
     pub nets: Vec<NetRule>,
+    /// Host names, and the addresses that names may lead to. Not in the tables: for the container's egress worker, where
+    /// any name is granted.
+    pub names: Names,
     /// Every rule as written, for events and `why`. The first rules are the profile's, built-in ones follow.
     pub rules: Vec<RuleSource>,
 }
@@ -46,6 +50,7 @@ impl CompiledPolicy {
             flags: 0,
             places,
             nets: Vec::new(),
+            names: Names::default(),
             rules: Vec::new(),
         }
     }

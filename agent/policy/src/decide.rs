@@ -1,4 +1,5 @@
-//! How a compiled policy decides about a path or an address: the kernel's fold, in safe code.
+//! How a compiled policy decides about a path or an address: the kernel's fold, in safe code; and about a host name, as the
+//! container's egress worker does.
 
 use super::compiled::{CompiledPolicy, Kind, Place, PlaceRule, RuleId};
 use std::{
@@ -115,6 +116,18 @@ impl<'a> Decider<'a> {
         let ends = self.suffixes.iter().filter_map(|length| name.get(name.len().checked_sub(*length)?..));
         let places = begins.map(|part| Place::Prefix(part.into()));
         places.chain(ends.map(|part| Place::Suffix(part.into()))).map(|place| self.at(&place))
+    }
+
+    /// What holds for one host and port: for a client that names the host by TLS or HTTP, or with `tcp` for any. Where every
+    /// address is granted, that is up to what the name leads to.
+    pub fn host(&self, name: &str, port: u16, tcp: bool) -> Decision {
+        let names = &self.policy.names;
+        match (names.denied(name, port), names.granted(name, port).filter(|rule| rule.tcp || !tcp)) {
+            (Some(deny), _) => Decision { why: Why::Denied, rule: Some(deny.rule) },
+            (None, Some(allow)) => Decision { why: Why::Allowed, rule: Some(allow.rule) },
+            (None, None) if self.policy.grants_all() => Decision { why: Why::All, rule: None },
+            (None, None) => Decision { why: Why::Default, rule: None },
+        }
     }
 
     /// What holds for an address and port.

@@ -1,14 +1,15 @@
 //! The chain of `extends`, from a file to one [`Profile`].
 
 use super::{
-    Denials, Match, Profile, Rules, built_in,
+    AxisRules, Denials, Match, Profile, Rules, built_in,
     dirs::is_name,
     home,
     keys::parse,
-    parse::host_name,
+    names,
     problem::{At, LoadErrors, Problem, Wrong},
     rule::{Extendable, Listed},
     sections::Located,
+    sets::Sets,
     source::{Provenance, read},
     tables::{DenyTable, GrantTable, MatchTable, ProfileTable},
 };
@@ -60,7 +61,6 @@ struct Chain {
     notices: Vec<String>,
     files: Vec<Provenance>,
     problems: Vec<Problem>,
-    refused: Vec<Problem>,
 }
 
 impl Chain {
@@ -101,7 +101,6 @@ impl Chain {
             })
         });
         self.problems.extend(parsed.problems);
-        self.refused.extend(parsed.refused);
         parsed.table
     }
 
@@ -151,7 +150,7 @@ impl Chain {
 
     /// The profile that the keys come to, if nothing is wrong with it.
     fn profile(self, file: &Path, table: ProfileTable) -> Result<Profile, LoadErrors> {
-        let Self { files, mut problems, refused, mut notices, .. } = self;
+        let Self { installed, mut files, mut problems, mut notices, .. } = self;
         let ProfileTable {
             extends: _,
             description,
@@ -159,6 +158,7 @@ impl Chain {
             matches: MatchTable { image, label, name },
             grant,
             deny,
+            net: net_options,
             kernel,
             llm,
             mcp,
@@ -172,35 +172,45 @@ impl Chain {
         problems.extend(missing_axes(&grant));
         let GrantTable { at: grant, named: _, fs_read, fs_write, exec, net, max_calls, valid_for_generation } =
             grant;
+        let mut sets = Sets::new(installed);
         let rules = Rules {
             fs_read: whole(fs_read, &mut problems),
             fs_write: whole(fs_write, &mut problems),
             exec: whole(exec, &mut problems),
-            net: whole(net, &mut problems),
+            net: match whole(net, &mut problems) {
+                AxisRules::Only(rules) => AxisRules::Only(sets.expand(rules)),
+                all @ AxisRules::All(_) => all,
+            },
         };
         let DenyTable { fs_read, fs_write, exec, net } = deny;
         let denials = Denials {
             fs_read: whole(fs_read, &mut problems),
             fs_write: whole(fs_write, &mut problems),
             exec: whole(exec, &mut problems),
-            net: whole(net, &mut problems),
+            net: sets.expand(whole(net, &mut problems)),
         };
+        problems.append(&mut sets.problems);
+        files.append(&mut sets.files);
         let (kernel, ioctl, socket_options) = kernel.finish();
         let kit = kit.finish(&mut problems);
         let count = count(&rules, &denials) + ioctl.len() + socket_options.len();
         if count > MAX_RULES {
             problems.push(Problem::new(At::file(file), Wrong::TooManyRules(count, MAX_RULES)));
         }
+        problems.extend(names::too_many(&rules, &denials));
+        // Only what holds in the end: a child may have replaced its parent's list.
+        let unheld: Vec<Problem> = match &rules.net {
+            AxisRules::All(_) => denials.net.iter().filter_map(names::unheld).collect(),
+            AxisRules::Only(_) => Vec::new(),
+        };
         if !problems.is_empty() {
-            problems.extend(refused);
+            problems.extend(unheld);
             problems.sort_by(|a, b| (&a.at.file, a.at.line).cmp(&(&b.at.file, b.at.line)));
             return Err(LoadErrors(problems));
         }
         if grant.is_none() {
             notices.push(format!("{}: no [grant]: nothing is granted but the base", file.display()));
         }
-        // Only what holds in the end: a child may have replaced its parent's list.
-        let refused = rules.net.listed().iter().chain(&denials.net).filter_map(host_name).collect();
         Ok(Profile {
             name: file.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default(),
             file: file.to_owned(),
@@ -215,6 +225,7 @@ impl Chain {
             denials,
             max_calls: max_calls.unwrap_or(CountBound::AtMost(0)),
             valid_for_generation: valid_for_generation.unwrap_or_else(Scope::none),
+            net_options: net_options.finish(),
             kernel,
             ioctl,
             socket_options,
@@ -229,7 +240,7 @@ impl Chain {
             kit,
             has_grant: grant.is_some(),
             notices,
-            refused,
+            refused: unheld,
         })
     }
 }

@@ -20,8 +20,6 @@ pub(crate) struct Parsed<T> {
     pub table: T,
     /// What is wrong.
     pub problems: Vec<Problem>,
-    /// What only the kernel's compiler refuses.
-    pub refused: Vec<Problem>,
 }
 
 /// Reads a file's text; `read` gets the keys at the top.
@@ -40,7 +38,7 @@ pub(crate) fn parse<T: Default>(file: &Path, text: &str, read: impl FnOnce(&mut 
     };
     // A person reads from the top.
     parser.problems.sort_by_key(|problem| problem.at.line);
-    Parsed { table, problems: parser.problems, refused: parser.refused }
+    Parsed { table, problems: parser.problems }
 }
 
 /// The keys of one table. Those that are not asked for are unknown.

@@ -15,6 +15,7 @@
 //! | `resolve`, `workdir`, `home`, `base`, `protect` | `${WORKDIR}`, `${HOME}`, built-in rules, protected places |
 //! | `compile`, `compiled` | rules to [`compiled::CompiledPolicy`], inside a container's root |
 //! | `nets` | net rules to prefixes |
+//! | `names`, `sets` | host names, and the addresses that stand for them in a container; sets of hosts |
 //! | `fixed`, `lead`, `mounts` | where paths lead, for a container's life; where its profile's own files are |
 //! | `casing` | names on file systems that fold case |
 //! | `decide`, `show` | how a policy decides about a path or address, as the kernel does; a compiled profile as text |
@@ -44,6 +45,7 @@ mod keys;
 pub mod kit;
 mod lead;
 pub mod mounts;
+mod names;
 mod nest;
 mod nets;
 mod parse;
@@ -54,6 +56,7 @@ mod resolve;
 mod rule;
 pub mod schema;
 pub mod sections;
+mod sets;
 pub mod show;
 mod socket_options;
 mod source;
@@ -73,6 +76,7 @@ pub use rule::{AxisRules, Denials, Rule, Rules, WORKDIR};
 pub use source::Provenance;
 
 use ringfence_grant::{CountBound, Grant, Scope};
+use ringfence_wire::egress::NameOptions;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::{
@@ -162,6 +166,8 @@ pub struct Profile {
     pub valid_for_generation: Scope<u64>,
     /// How the kernel is to enforce it.
     pub kernel: KernelOptions,
+    /// `[net]`: how what is granted by name is reached.
+    pub net_options: NameOptions,
     /// `kernel.ioctl`: what is allowed beside the commands that every container may use, as written.
     pub ioctl: Vec<Rule>,
     /// `kernel.socket_options`: the same for setsockopt(2).
@@ -188,7 +194,7 @@ pub struct Profile {
     pub has_grant: bool,
     /// What its author should know but need not change.
     pub notices: Vec<String>,
-    /// What the kernel's compiler refuses although other enforcers could hold it.
+    /// What the kernel's compiler refuses although tools could hold it.
     pub refused: Vec<Problem>,
 }
 

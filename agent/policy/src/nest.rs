@@ -6,6 +6,7 @@
 
 use super::{
     compiled::{CompiledPolicy, Kind, NetRule, Place, PlaceRule, RuleId, RuleSource},
+    names,
     nets::{Nets, Prefix},
 };
 use std::collections::{BTreeMap, HashMap};
@@ -34,6 +35,7 @@ pub fn meet(inner: &CompiledPolicy, outer: &CompiledPolicy) -> CompiledPolicy {
         flags: inner.flags & outer.flags,
         places: met.places.into_values().collect(),
         nets,
+        names: names::meet(inner, outer, shift),
         rules: inner.rules.iter().cloned().chain(outer_rules).collect(),
     }
 }

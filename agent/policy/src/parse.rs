@@ -8,7 +8,7 @@ use super::{
     rule::{Listed, RuleError},
     socket_options::SocketOption,
 };
-use ringfence_grant::{CountBound, Denied, Entry, ExecEntry, NetEntry, PathEntry, Scope};
+use ringfence_grant::{CountBound, Denied, ExecEntry, NetEntry, PathEntry, Scope};
 use serde::{
     Deserialize,
     de::{self, IntoDeserializer as _, value::StrDeserializer},
@@ -35,14 +35,12 @@ pub(crate) struct Parser {
     file: Arc<Path>,
     newlines: Vec<usize>,
     pub problems: Vec<Problem>,
-    /// What only the kernel's compiler refuses.
-    pub refused: Vec<Problem>,
 }
 
 impl Parser {
     pub(crate) fn new(file: &Path, text: &str) -> Self {
         let newlines = text.bytes().enumerate().filter(|(_, b)| *b == b'\n').map(|(i, _)| i).collect();
-        Self { file: file.into(), newlines, problems: Vec::new(), refused: Vec::new() }
+        Self { file: file.into(), newlines, problems: Vec::new() }
     }
 
     pub(crate) fn at(&self, offset: usize, key: &str) -> At {
@@ -195,7 +193,7 @@ impl Parser {
         }
     }
 
-    pub(crate) fn axis<E: Entry>(
+    pub(crate) fn axis<E: Ord>(
         &mut self,
         key: &'static str,
         value: &Value<'_>,
@@ -224,7 +222,11 @@ impl Parser {
     }
 
     fn rule(&self, key: &'static str, value: &Value<'_>, text: &str) -> Rule {
-        let line = self.at(value.span().start, "").line;
+        self.rule_at(value.span().start, key, text)
+    }
+
+    pub(crate) fn rule_at(&self, offset: usize, key: &'static str, text: &str) -> Rule {
+        let line = self.at(offset, "").line;
         Rule { text: text.to_owned(), file: Arc::clone(&self.file), line, key, home: None }
     }
 
@@ -275,9 +277,7 @@ impl Parser {
 
     pub(crate) fn check_net(&mut self, rule: &Rule) -> Option<NetEntry> {
         let result = in_some_home(rule).net(Some(Path::new(SOME_WORKDIR)));
-        let entry = self.checked(rule, result, |text, error| Wrong::Net { text, error })?;
-        self.refused.extend(host_name(rule));
-        Some(entry)
+        self.checked(rule, result, |text, error| Wrong::Net { text, error })
     }
 
     pub(crate) fn check_ioctl(&mut self, rule: &Rule) -> Option<Ioctl> {
@@ -383,11 +383,9 @@ fn in_some_home(rule: &Rule) -> Rule {
     Rule { home: Some(Path::new(SOME_HOME).into()), ..rule.clone() }
 }
 
-/// The problem that the kernel's compiler has with a net rule that is a host name.
-pub(crate) fn host_name(rule: &Rule) -> Option<Problem> {
-    let entry = rule.net(Some(Path::new(SOME_WORKDIR)));
-    matches!(entry, Ok(NetEntry::Host { .. }))
-        .then(|| Problem::new(place(rule), Wrong::HostName { text: rule.text.clone() }))
+/// A rule of the net axis, in some working directory.
+pub(crate) fn net_entry(rule: &Rule) -> Option<NetEntry> {
+    in_some_home(rule).net(Some(Path::new(SOME_WORKDIR))).ok()
 }
 
 /// Where a rule stands.

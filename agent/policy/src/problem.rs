@@ -1,7 +1,7 @@
 //! What can be wrong with a profile: one [`Problem`] each, with file, line, key and a hint; never only the first.
 
 use super::{agents::config::ProviderKind, socket_options::OptionError};
-use ringfence_grant::{ExecError, NetError, PathError};
+use ringfence_grant::{ExecError, HostError, NetError, PathError};
 use ringfence_redact::misplaced::shown;
 use serde::Serialize;
 use std::{
@@ -84,8 +84,20 @@ pub enum Wrong {
     Workdir { text: String },
     #[error("{text:?} is a duplicate of line {line}")]
     Duplicate { text: String, line: u32 },
-    #[error("{text:?} is a host name, but the kernel decides by address")]
+    #[error("{text:?} is a host name, but net = \"all\" grants every address, whatever it is called")]
     HostName { text: String },
+    #[error("is one host name more than {0}, which is what a container has addresses for")]
+    TooManyExactNames(usize),
+    #[error("is one entry of host names more than {0}")]
+    TooManyNames(usize),
+    #[error("no set of hosts is named {name:?}")]
+    NoSet { name: String, known: Vec<&'static str> },
+    #[error("the set {0:?} cannot be read")]
+    UnreadableSet(String),
+    #[error("is no host name, and a set has nothing else")]
+    NotAHost,
+    #[error("{0:?} is not a size")]
+    Size(String),
     #[error("has {0} rules; a profile may have at most {1}")]
     TooManyRules(usize, usize),
     #[error("its rules expand to {0} paths; at most {1} are possible")]
@@ -190,14 +202,10 @@ impl Wrong {
             Self::Path { text, error } | Self::Exec { text, error: ExecError::Path(error) } => {
                 path_hint(text, error)?
             }
-            Self::Net { text, error: NetError::Unix(error) } => path_hint(text, error)?,
             Self::Exec { text, error: ExecError::Relative } => {
                 format!("write the absolute path, `${{WORKDIR}}/{text}`, or the program's bare name")
             }
-            Self::Net { error: NetError::Unknown, .. } => {
-                "write ip[:port], cidr[:port], [v6]:port, host[:port], unix:/path or unix:@abstract"
-                    .to_owned()
-            }
+            Self::Net { text, error } => net_hint(text, error)?,
             Self::Workdir { .. } => {
                 "write `${WORKDIR}` or `${WORKDIR}/below`, `${HOME}` or `${HOME}/below`".to_owned()
             }
@@ -205,10 +213,17 @@ impl Wrong {
                 "extend a profile that grants this axis, or write `{ only = [...] }`".to_owned()
             }
             Self::Duplicate { .. } => "remove one".to_owned(),
-            Self::HostName { text } if text.starts_with("localhost") => {
-                "write the addresses: 127.0.0.1 and [::1]".to_owned()
+            Self::HostName { .. } => {
+                "deny its addresses, or grant what is needed in place of \"all\": `net = { only = [...] }`".to_owned()
             }
-            Self::HostName { .. } => "write its addresses or ranges (`ip[:port]`, `cidr[:port]`)".to_owned(),
+            Self::TooManyExactNames(_) | Self::TooManyNames(_) => {
+                "`*.example.org` is one entry for every name below example.org; each host of a set counts".to_owned()
+            }
+            Self::NoSet { known, .. } => {
+                format!("there are: {}; others are files sets/NAME.toml, in the directory of the profile", known.join(", "))
+            }
+            Self::NotAHost => "write addresses and sockets into the profile itself".to_owned(),
+            Self::Size(_) => "write a number of bytes, or one with a unit: `\"500kB\"`, `\"1MB\"`, `\"2GiB\"`".to_owned(),
             Self::TooManyRules(..) | Self::TooManyPlaces(..) => {
                 "name directories instead of files".to_owned()
             }
@@ -255,6 +270,23 @@ impl Wrong {
             _ => return None,
         })
     }
+}
+
+fn net_hint(text: &str, error: &NetError) -> Option<String> {
+    Some(match error {
+        NetError::Unix(error) => return path_hint(text, error),
+        NetError::Host(HostError::Unknown) => {
+            "write ip[:port], cidr[:port], [v6]:port, host[:port], *.host[:port], tcp:host:port, set:NAME, unix:/path or \
+             unix:@abstract"
+                .to_owned()
+        }
+        NetError::Host(HostError::Suffix(suffix)) => {
+            format!("name the domains that are meant: `*.example.{suffix}`, `example.{suffix}`")
+        }
+        NetError::Host(HostError::Star) => "write `*.` and a domain, or each name".to_owned(),
+        NetError::TcpAddress => "leave `tcp:` out".to_owned(),
+        _ => return None,
+    })
 }
 
 fn path_hint(text: &str, error: &PathError) -> Option<String> {

@@ -4,10 +4,12 @@ use super::{
     AxisRules, Profile, Rule,
     compile::noted,
     compiled::{CompiledPolicy, Kind, Place, PlaceRule, RuleId},
+    parse::net_entry,
     resolve::Resolver,
 };
 use ringfence_common::policy::axis::{EXEC, READ, UNIX, WRITE};
-use ringfence_grant::{Denied, PathEntry};
+use ringfence_grant::{Denied, NetEntry, PathEntry};
+use ringfence_wire::egress::NameOptions;
 use std::path::Path;
 
 /// Remarks on a profile, each with its line.
@@ -37,6 +39,10 @@ pub fn remarks(profile: &Profile, policy: &CompiledPolicy, root: &Path, workdir:
             .extend(denied.iter().filter_map(|rule| Some(noted(rule, &idle(policy, rule, bit, anywhere)?))));
         all.denies
             .extend(denied.iter().filter_map(|rule| Some(noted(rule, &spared(rule, granted, workdir)?))));
+    }
+    all.denies.extend(deny.net.iter().filter_map(|rule| Some(noted(rule, idle_host(rule, &grant.net)?))));
+    if policy.names.is_empty() && profile.net_options != NameOptions::default() {
+        all.denies.push(format!("{}: [net]: it has no effect: no name is granted", profile.file.display()));
     }
     let Ok(mut resolver) = Resolver::new(root) else { return all };
     let granted = [&grant.fs_read, &grant.fs_write, &grant.exec].into_iter().flat_map(AxisRules::listed);
@@ -74,6 +80,20 @@ fn spared(rule: &Rule, granted: &AxisRules, workdir: Option<&Path>) -> Option<St
     (!names.is_empty()).then(|| {
         format!("it does not deny {shown}: the profile that this one extends grants that name in full")
     })
+}
+
+/// Why the deny of a name changes nothing, if it does not.
+fn idle_host(rule: &Rule, granted: &AxisRules) -> Option<&'static str> {
+    let denied = net_entry(rule)?;
+    let NetEntry::Host { host, port, .. } = &denied else { return None };
+    let overlaps = |grant: &Rule| match net_entry(grant) {
+        Some(NetEntry::Host { host: of, port: at, .. }) => {
+            of.meet(host).is_some() && (at.is_none() || port.is_none() || at == *port)
+        }
+        _ => false,
+    };
+    let is_idle = !granted.listed().iter().any(overlaps);
+    is_idle.then_some("it can never match: no such name is granted, and an address that is granted is reached whatever it is called")
 }
 
 /// Why a deny changes nothing, if it does not.

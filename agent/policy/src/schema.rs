@@ -93,9 +93,20 @@ pub(crate) struct DeniedPathText(String);
 #[derive(JsonSchema)]
 pub(crate) struct DeniedExecText(String);
 
-/// `ip[:port]`, `cidr[:port]`, `[v6]:port`, `unix:/path` (with the globs of paths), `unix:@abstract`.
+/// `ip[:port]`, `cidr[:port]`, `[v6]:port`; `host[:port]`, `*.host[:port]` (every name below it), where TLS or HTTP has to name
+/// the host; `tcp:host:port`, where nothing has to; `set:NAME` (the hosts of a set: `registries`, `git-hosts`); `unix:/path` (with
+/// the globs of paths), `unix:@abstract`.
 #[derive(JsonSchema)]
 pub(crate) struct NetText(String);
+
+#[derive(JsonSchema)]
+#[schemars(untagged)]
+pub(crate) enum SizeText {
+    /// Bytes.
+    Bytes(u64),
+    /// A number and a unit: `B`, `kB`, `MB`, `GB`, `TB` (powers of 1000), `KiB`, `MiB`, `GiB`, `TiB` (powers of 1024).
+    WithUnit(String),
+}
 
 #[derive(JsonSchema)]
 #[schemars(untagged)]
@@ -154,6 +165,7 @@ mod tests {
             "match",
             "grant",
             "deny",
+            "net",
             "kernel",
             "limits",
             "llm.*",
@@ -178,7 +190,7 @@ mod tests {
         for key in keys("") {
             assert!(manual.contains(&format!("`{key}")), "{key}");
         }
-        for table in ["match", "grant", "deny", "kernel", "limits", "kit", "kit.tie"] {
+        for table in ["match", "grant", "deny", "net", "kernel", "limits", "kit", "kit.tie"] {
             for key in keys(table) {
                 assert!(manual.contains(&format!("`{table}.{key}`")), "{table}.{key}");
             }

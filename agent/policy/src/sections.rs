@@ -242,6 +242,25 @@ impl McpSection {
     }
 }
 
+/// `1MB` as bytes.
+fn bytes(text: &str) -> Option<u64> {
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, unit) = text.split_at_checked(digits)?;
+    let times: u64 = match unit.trim_start() {
+        "B" => 1,
+        "kB" | "KB" => 1000,
+        "MB" => 1000 * 1000,
+        "GB" => 1000 * 1000 * 1000,
+        "TB" => 1000 * 1000 * 1000 * 1000,
+        "KiB" => 1 << 10,
+        "MiB" => 1 << 20,
+        "GiB" => 1 << 30,
+        "TiB" => 1 << 40,
+        _ => return None,
+    };
+    number.parse::<u64>().ok()?.checked_mul(times)
+}
+
 impl Parser {
     fn amount(&mut self, path: &str, value: &Value<'_>) -> Option<f64> {
         let text = match value.get_ref() {
@@ -263,6 +282,25 @@ impl Parser {
 
     fn secret_credential(&mut self, path: &str, value: &Value<'_>) -> Option<Source> {
         self.filled(path, value).map(Source::Credential)
+    }
+
+    /// A number of bytes, or a text of a number and a unit.
+    pub(crate) fn size(&mut self, path: &str, value: &Value<'_>) -> Option<u64> {
+        let bytes = match value.get_ref() {
+            DeValue::String(text) => {
+                let bytes = bytes(text);
+                if bytes.is_none() {
+                    self.wrong(value.span().start, path, Wrong::Size(text.to_string()));
+                }
+                bytes?
+            }
+            _ => self.count(path, value)?,
+        };
+        if bytes == 0 {
+            self.wrong(value.span().start, path, Wrong::Range { number: 0, least: 1, most: u64::MAX });
+            return None;
+        }
+        Some(bytes)
     }
 
     pub(crate) fn filled(&mut self, path: &str, value: &Value<'_>) -> Option<String> {

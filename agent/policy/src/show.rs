@@ -3,11 +3,13 @@
 use super::{
     Profile, commands,
     compiled::{CompiledPolicy, Kind, NetRule, Place, RuleId},
+    sets,
 };
 use ringfence_common::policy::{
     axis::{EXEC, MAP, READ, UNIX, WRITE},
     named,
 };
+use ringfence_wire::egress::{NameOptions, NameRule};
 use serde::Serialize;
 use serde_json::json;
 use std::{collections::BTreeMap, net::IpAddr, path::Path};
@@ -91,6 +93,13 @@ fn lines(policy: &CompiledPolicy) -> Vec<Line> {
         let text = port.map_or_else(|| text.clone(), |port| format!("{text} port {port}"));
         add("net", if allow { "allow" } else { "deny" }, text, Some(rule));
     }
+    let names = &policy.names;
+    for (effect, rules) in [("allow", &names.rules), ("deny", &names.denies)] {
+        for NameRule { host, port, tcp, rule } in rules {
+            let (tcp, port) = (if *tcp { "tcp:" } else { "" }, port.map(|port| format!(" port {port}")));
+            add("net", effect, format!("{tcp}{host}{}", port.unwrap_or_default()), Some(*rule));
+        }
+    }
     lines
 }
 
@@ -128,12 +137,14 @@ pub fn text(profile: &Profile, policy: &CompiledPolicy, notices: &[String]) -> S
     if let Some(description) = &profile.description {
         out += &format!("description  {}\n", printable(description));
     }
-    for parent in profile.sources.iter().skip(1) {
-        out += &format!("extends      {}\n", parent.file.display());
+    for source in profile.sources.iter().skip(1) {
+        let is_set = source.file.parent().is_some_and(|dir| dir.ends_with(sets::DIR));
+        out += &format!("{:<12} {}\n", if is_set { "hosts from" } else { "extends" }, source.file.display());
     }
     let mode = if policy.audit_mode { "audit: recorded as would_deny, not denied" } else { "enforce" };
     out += &format!("mode         {mode}\n");
     out += &profile.kernel.text(policy.capabilities);
+    out += &options(profile.net_options, !policy.names.is_empty());
     let lines = lines(policy);
     for axis in ["fs_read", "fs_write", "exec", "map", "net", "ioctl", "socket_options"] {
         let of_axis: Vec<&Line> = lines.iter().filter(|l| l.axis == axis).collect();
@@ -164,6 +175,20 @@ pub fn text(profile: &Profile, policy: &CompiledPolicy, notices: &[String]) -> S
     out
 }
 
+/// What `[net]` says, where it says anything.
+fn options(NameOptions { ech, max_upload }: NameOptions, has_names: bool) -> String {
+    let mut said = Vec::new();
+    if ech {
+        said.push("TLS clients may encrypt the name that they ask for".to_owned());
+    }
+    said.extend(max_upload.map(|most| format!("at most {most} bytes are sent to one name")));
+    if said.is_empty() {
+        return String::new();
+    }
+    let none = if has_names { "" } else { " (no name is granted)" };
+    format!("names        {}{none}\n", said.join("; "))
+}
+
 /// For machines.
 ///
 /// # Errors
@@ -182,6 +207,7 @@ pub fn json(
         "match": profile.matches,
         "sources": profile.sources,
         "kernel": profile.kernel,
+        "net": profile.net_options,
         "grant": profile.grant(workdir),
         "effective": lines(policy),
         "notices": notices,

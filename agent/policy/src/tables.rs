@@ -13,10 +13,12 @@ use super::{
     rule::Listed,
     schema::{
         AxisScope, Calls, Denied, DeniedExecText, DeniedPathText, ExecText, Generations, NetText, PathText,
+        SizeText,
     },
     sections::{LimitsSection, LlmSection, Located, McpSection},
 };
 use ringfence_grant::{CountBound, Scope};
+use ringfence_wire::egress::NameOptions;
 use schemars::JsonSchema;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -42,6 +44,9 @@ pub(crate) struct ProfileTable {
     /// What is denied, at any depth: a deny beats every allow. The paths need not exist.
     #[schemars(with = "Option<DenyTable>")]
     pub deny: DenyTable,
+    /// How what `grant.net` has by name is reached.
+    #[schemars(with = "Option<NetTable>")]
+    pub net: NetTable,
     /// How the kernel enforces it.
     #[schemars(with = "Option<KernelTable>")]
     pub kernel: KernelTable,
@@ -85,6 +90,7 @@ impl ProfileTable {
             matches: keys.table("match", |keys| MatchTable::read(keys, parent.matches)),
             grant: keys.table("grant", |keys| GrantTable::read(keys, grant, parent.grant)),
             deny: keys.table("deny", |keys| DenyTable::read(keys, parent.deny)),
+            net: keys.table("net", |keys| NetTable::read(keys, parent.net)),
             kernel: keys.table("kernel", |keys| KernelTable::read(keys, parent.kernel)),
             llm: keys.sections("llm", LlmSection::read).or(parent.llm),
             mcp: keys.sections("mcp", McpSection::read).or(parent.mcp),
@@ -154,7 +160,7 @@ impl GrantTable {
         let fs_read = keys.get("fs_read", |p, _, v| p.axis("grant.fs_read", v, Parser::check_path));
         let fs_write = keys.get("fs_write", |p, _, v| p.axis("grant.fs_write", v, Parser::check_path));
         let exec = keys.get("exec", |p, _, v| p.axis("grant.exec", v, Parser::check_exec));
-        let net = keys.get("net", |p, _, v| p.axis("grant.net", v, Parser::check_net));
+        let net = keys.get("net", |p, _, v| p.axis("grant.net", v, Parser::check_net_item));
         Self {
             at: at.or(parent.at),
             named: &keys.names() | &parent.named,
@@ -167,6 +173,34 @@ impl GrantTable {
                 .get("valid_for_generation", Parser::generations)
                 .or(parent.valid_for_generation),
         }
+    }
+}
+
+/// How hosts are reached that are granted by name.
+#[derive(Debug, Default, JsonSchema)]
+#[schemars(deny_unknown_fields)]
+pub(crate) struct NetTable {
+    /// Whether a TLS client may encrypt the name that it asks for (Encrypted Client Hello), default: no. Then the name that is
+    /// left in the open has to be granted, and what is behind it is not known.
+    pub ech: Option<bool>,
+    /// Most bytes that the container may send to one name, over all connections: what goes beyond that is ended. A number, or
+    /// `"1MB"`. Default: no limit.
+    #[schemars(with = "Option<SizeText>")]
+    pub max_upload: Option<u64>,
+}
+
+impl NetTable {
+    fn read(keys: &mut Keys<'_>, parent: Self) -> Self {
+        Self {
+            ech: keys.get("ech", Parser::flag).or(parent.ech),
+            max_upload: keys.get("max_upload", Parser::size).or(parent.max_upload),
+        }
+    }
+
+    /// What the keys come to.
+    pub(crate) fn finish(self) -> NameOptions {
+        let Self { ech, max_upload } = self;
+        NameOptions { ech: ech.unwrap_or_default(), max_upload }
     }
 }
 
@@ -194,7 +228,7 @@ impl DenyTable {
         let fs_write =
             keys.get("fs_write", |p, _, v| p.denied("deny.fs_write", v, Parser::check_denied_path));
         let exec = keys.get("exec", |p, _, v| p.denied("deny.exec", v, Parser::check_denied_exec));
-        let net = keys.get("net", |p, _, v| p.denied("deny.net", v, Parser::check_net));
+        let net = keys.get("net", |p, _, v| p.denied("deny.net", v, Parser::check_net_item));
         Self {
             fs_read: Listed::over(fs_read, parent.fs_read),
             fs_write: Listed::over(fs_write, parent.fs_write),

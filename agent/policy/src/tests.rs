@@ -4,6 +4,7 @@ mod compile;
 mod compile_properties;
 mod extend;
 mod fixed;
+mod names;
 mod pattern_properties;
 
 use crate::{compiled::CompiledPolicy, *};

@@ -21,6 +21,7 @@ pub(crate) fn policy(initial: u16, places: Vec<PlaceRule>) -> CompiledPolicy {
         flags: 0,
         places,
         nets: Vec::new(),
+        names: Default::default(),
         rules: Vec::new(),
     }
 }

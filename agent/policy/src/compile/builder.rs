@@ -6,6 +6,7 @@ use crate::{
     compiled::{CompiledPolicy, Kind, Place, PlaceRule, RuleId, RuleSource},
     fixed::Fixed,
     lead::Followed,
+    names::Collected,
     nets::{Nets, Prefix, prefixes},
     parse::place,
     problem::{At, CompileErrors, Problem, Wrong},
@@ -32,6 +33,7 @@ pub(crate) struct Builder<'a> {
     pub judge: Option<Judge<'a>>,
     pub places: BTreeMap<(Place, Kind), PlaceRule>,
     nets: Nets,
+    names: Collected,
     pub rules: Vec<RuleSource>,
     pub initial: u16,
     pub followed: Vec<Vec<u8>>,
@@ -62,6 +64,7 @@ impl<'a> Builder<'a> {
             most,
             places: BTreeMap::new(),
             nets: Nets::default(),
+            names: Collected::default(),
             rules: Vec::new(),
             initial: 0,
             followed: Vec::new(),
@@ -291,6 +294,7 @@ impl<'a> Builder<'a> {
             // sockets: nothing says whose they are.
             let everywhere = Prefix { port: None, addr: 0, len: 0 };
             self.nets.allow(everywhere, id);
+            self.names.every_address();
             self.put_allow(Place::Path(b"/".to_vec()), Kind::Tree, UNIX, id);
         }
         for rule in axis.listed() {
@@ -298,13 +302,22 @@ impl<'a> Builder<'a> {
             match self.granted(rule, Rule::net) {
                 Some(NetEntry::Inet { net, port }) => {
                     prefixes(net, port).into_iter().for_each(|p| self.nets.allow(p, id));
+                    self.names.address(net, port, true);
                 }
                 Some(NetEntry::Unix(entry)) => self.allow(rule, &entry, UNIX, id),
                 Some(NetEntry::Abstract(name)) => {
                     self.put_allow(Place::Abstract(name.into_bytes()), Kind::Exact, UNIX, id);
                 }
-                // A host name is among the profile's refused rules; compilation has failed already.
-                Some(NetEntry::Host { .. }) | None => {}
+                Some(NetEntry::Host { host, port, tcp }) => {
+                    if host.host() == "localhost" || host.host().ends_with(".localhost") {
+                        self.note(
+                            rule,
+                            "programs look this name up by themselves, as loopback: grant 127.0.0.1 and [::1]",
+                        );
+                    }
+                    self.names.host((&host, port, tcp), true, id);
+                }
+                None => {}
             }
         }
     }
@@ -314,12 +327,14 @@ impl<'a> Builder<'a> {
         match self.denied(rule, Rule::net) {
             Some(NetEntry::Inet { net, port }) => {
                 prefixes(net, port).into_iter().for_each(|p| self.nets.deny(p, id));
+                self.names.address(net, port, false);
             }
             Some(NetEntry::Unix(entry)) => self.deny(&entry, UNIX, id),
             Some(NetEntry::Abstract(name)) => {
                 self.put_deny(Place::Abstract(name.into_bytes()), Kind::Exact, UNIX, id);
             }
-            Some(NetEntry::Host { .. }) | None => {}
+            Some(NetEntry::Host { host, port, tcp }) => self.names.host((&host, port, tcp), false, id),
+            None => {}
         }
     }
 
@@ -395,6 +410,7 @@ impl<'a> Builder<'a> {
             flags: profile.kernel.flags(),
             places: self.places.into_values().collect(),
             nets,
+            names: self.names.finish(profile.net_options),
             rules: self.rules,
         };
         let (notes, moved, fixed) = (self.notes, self.moved, self.fixed);

@@ -230,19 +230,6 @@ fn workdir_is_put_in_and_must_not_be_a_way_around() {
 }
 
 #[test]
-fn host_names_are_refused_by_the_kernels_compiler() {
-    let lab = Lab::new();
-    let text = toml("net = { only = [\"example.com:443\", \"10.0.0.1\"] }", "net = [\"localhost\"]", "none");
-    let errors = lab.try_compile(&text, None).unwrap_err();
-    assert_eq!(errors.0.len(), 2);
-    let text = errors.to_string();
-    assert!(
-        text.contains("p.toml:7: grant.net") && text.contains("host name") && text.contains("127.0.0.1"),
-        "{text}"
-    );
-}
-
-#[test]
 fn many_rules_compile_and_too_many_are_refused() {
     let lab = Lab::new();
     let list =

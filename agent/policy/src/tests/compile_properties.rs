@@ -127,6 +127,7 @@ fn policy() -> impl Strategy<Value = CompiledPolicy> {
                 flags: 0,
                 places: unique.into_values().collect(),
                 nets,
+                names: Default::default(),
                 rules: vec![compiled::RuleSource {
                     id: "r".into(),
                     file: None,
