@@ -56,6 +56,20 @@ pub enum Error {
         /// Why eBPF does not hold.
         why: String,
     },
+    /// Names are granted, and nothing here resolves them.
+    #[error(
+        "profile `{profile}` grants hosts by name ({names}), which only the daemon can hold: {why}\n\
+         `ringfence doctor` tells what the daemon needs; or accept that none of these hosts is reached: \
+         --accept-partial net"
+    )]
+    Names {
+        /// The profile's name.
+        profile: String,
+        /// The first of the entries.
+        names: String,
+        /// Why there is no daemon.
+        why: String,
+    },
     /// The core refused.
     #[error("the command was not put in a container, and not run")]
     Enroll(#[source] ClientError),

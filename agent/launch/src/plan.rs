@@ -28,6 +28,9 @@ const NAMED: usize = 3;
 /// Programs that start every dynamic program, by way of the kernel.
 const LOADERS: &[&str] = &["/lib64/ld-linux-x86-64.so.2", "/lib/ld-musl-x86_64.so.1"];
 
+/// The port of name servers.
+const DNS: u16 = 53;
+
 /// How a gap begins that leaves protected places open.
 const PROTECTED: &str = "protected places inside an allow";
 
@@ -147,7 +150,7 @@ pub(crate) fn landlock_rules(policy: &CompiledPolicy, homes: &[&Path]) -> Rules 
             unix: restricted(axis::UNIX),
         },
         hierarchies: trees.chain(loaders).collect(),
-        tcp: tcp_ports(policy),
+        tcp: tcp_ports(policy, true),
         scope_signals: true,
         scope_abstract: !unix_unrestricted(policy) && !abstract_granted,
     }
@@ -156,6 +159,8 @@ pub(crate) fn landlock_rules(policy: &CompiledPolicy, homes: &[&Path]) -> Rules 
 /// The plan for a host where eBPF does not hold.
 pub fn without_ebpf(policy: &CompiledPolicy, homes: &[&Path], enforcers: Enforcers) -> Plan {
     let mut rules = landlock_rules(policy, homes);
+    // Where nothing leads names anywhere, their ports would be open to every address.
+    rules.tcp = tcp_ports(policy, false);
     let no_write = policy.initial & axis::WRITE == 0
         && allows(policy, axis::WRITE)
             .all(|rule| id_at(&rule.allow_rules, axis::WRITE).is_none_or(|id| is_built_in(policy, id)));
@@ -175,6 +180,7 @@ pub fn without_ebpf(policy: &CompiledPolicy, homes: &[&Path], enforcers: Enforce
         net(policy, &rules, enforcers),
         unix,
     ];
+    let closed = closed.into_iter().chain(closed_names(policy)).collect();
     let narrowed = if enforcers.landlock_abi == 0 { Vec::new() } else { narrowed(policy) };
     Plan { parts, landlock: rules, narrowed, closed, seccomp }
 }
@@ -387,9 +393,29 @@ fn unix(policy: &CompiledPolicy, rules: &mut Rules, enforcers: Enforcers) -> Uni
     unix
 }
 
-/// The ports that Landlock can hold; `None`: some rule allows any port, or no address is restricted.
-fn tcp_ports(policy: &CompiledPolicy) -> Option<BTreeSet<u16>> {
-    policy.nets.iter().filter(|rule| rule.allow).map(|rule| rule.port).collect()
+/// The names that a policy grants: the first of them.
+pub(crate) fn names(policy: &CompiledPolicy) -> String {
+    listed(&ids(policy, policy.names.rules.iter().map(|rule| Some(rule.rule))))
+}
+
+/// Nothing but the daemon resolves a granted name, and nothing else can tell what it leads to.
+fn closed_names(policy: &CompiledPolicy) -> Option<String> {
+    let closed = || {
+        format!(
+            "no host is reached by name, though {} grants some: only under the daemon, whose eBPF programs hold the rest closed",
+            names(policy)
+        )
+    };
+    (!policy.names.is_empty()).then(closed)
+}
+
+/// The ports that Landlock can hold; `None`: some rule allows any port, or no address is restricted. Beside eBPF, those of names
+/// are among them, and that of the container's resolver.
+fn tcp_ports(policy: &CompiledPolicy, with_names: bool) -> Option<BTreeSet<u16>> {
+    let ports = policy.nets.iter().filter(|rule| rule.allow).map(|rule| rule.port);
+    let names = policy.names.rules.iter().filter(|_| with_names);
+    let resolver = names.clone().next().map(|_| Some(DNS));
+    ports.chain(names.map(|rule| rule.port)).chain(resolver).collect()
 }
 
 fn inet_unrestricted(policy: &CompiledPolicy) -> bool {

@@ -2,6 +2,7 @@
 
 use super::*;
 use ringfence_policy::compiled::{NetRule, RuleSource};
+use ringfence_wire::egress::NameRule;
 
 const ALL: Enforcers = Enforcers { landlock_abi: 7, seccomp: true, open_unix: false };
 const HOMES: &[&Path] = &[];
@@ -18,6 +19,7 @@ fn policy() -> CompiledPolicy {
         flags: 0,
         places: Vec::new(),
         nets: Vec::new(),
+        names: Default::default(),
         rules: Vec::new(),
     }
 }
@@ -218,4 +220,24 @@ fn a_working_directory_that_is_or_holds_the_home_is_a_gap_where_the_profile_gran
     }
     policy.initial = axis::ALL;
     assert_eq!(home(&policy, Path::new("/home/u"), &homes), None, "everything is granted");
+}
+
+#[test]
+fn names_are_closed_without_the_daemon_and_their_ports_open_beside_it() {
+    let mut policy = policy();
+    for (host, port) in [("example.org", Some(443)), ("*.pypi.org", Some(80))] {
+        let rule = rule(&mut policy, &format!("net:{host}"), false);
+        policy.names.rules.push(NameRule { host: host.into(), port, tcp: false, rule });
+    }
+    let plan = without_ebpf(&policy, HOMES, ALL);
+    assert_eq!(plan.landlock.tcp, Some(BTreeSet::new()), "no port of theirs is open to every address");
+    assert!(plan.seccomp.contains(&When::NoInet), "{:?}", plan.seccomp);
+    assert_eq!(gaps(&plan, Partial::Net), "", "nothing is open");
+    assert!(plan.closed[0].contains("net:*.pypi.org, net:example.org"), "{:?}", plan.closed);
+    assert_eq!(landlock_rules(&policy, HOMES).tcp, Some(BTreeSet::from([53, 80, 443])));
+    policy.names.rules[0].port = None;
+    assert_eq!(landlock_rules(&policy, HOMES).tcp, None, "any port");
+    policy.names.rules.clear();
+    assert_eq!(landlock_rules(&policy, HOMES).tcp, Some(BTreeSet::new()), "the control");
+    assert!(without_ebpf(&policy, HOMES, ALL).closed.is_empty());
 }
