@@ -93,7 +93,7 @@ fn every_mistake_is_said_at_once_with_file_line_key_and_hint() {
          fs_read = { only = [\"src\", \"/a/*.py\",\n  \"/a/../b\"] }\n\
          fs_write = [\"/a\"]\n\
          exec = { only = [\"bin/git\", \"/x\", \"/x/\"] }\n\
-         net = { only = [\"example.com:443\", \"http://x\", \"10.0.0.1/8\", \"10.0.0.1:0\"] }\n\
+         net = { only = [\"*.com\", \"http://x\", \"10.0.0.1/8\", \"10.0.0.1:0\"] }\n\
          max_calls = { at_most = -1 }\n\
          [deny]\n\
          net = \"all\"\n\
@@ -112,11 +112,7 @@ fn every_mistake_is_said_at_once_with_file_line_key_and_hint() {
         (6, "grant.fs_write: expected \"all\" or { only = [...] }, found a list", ""),
         (7, "grant.exec: \"bin/git\": it is neither", "bare name"),
         (7, "grant.exec: \"/x/\" is a duplicate of line 7", "remove one"),
-        (
-            8,
-            "grant.net: \"example.com:443\" is a host name, but the kernel decides by address",
-            "its addresses",
-        ),
+        (8, "grant.net: \"*.com\": anyone can have a name below com", "`*.example.com`"),
         (8, "grant.net: \"http://x\": it is a URL", ""),
         (8, "grant.net: \"10.0.0.1/8\": 10.0.0.1/8 has bits set", "10.0.0.0/8"),
         (8, "grant.net: \"10.0.0.1:0\": \"0\" is not a port", ""),
@@ -339,11 +335,43 @@ fn explain_names_the_rule_its_line_and_what_to_change() {
     assert!(answer["change"].as_str().unwrap().contains("\"10.0.0.1:443\" to grant.net"));
     assert_eq!(lab.explain(&["p", "net", "unix:/srv/x/y"])["rule"], "deny.net:unix:/srv/x");
     assert_eq!(lab.explain(&["p", "net", "unix:@x"])["verdict"], "denied");
-    for target in ["example.com:443", "10.0.0.1", "10.0.0.0/8:1", "nonsense:x"] {
+    for target in ["example.com", "*.example.com:443", "tcp:10.0.0.1:22", "10.0.0.1", "10.0.0.0/8:1", "nonsense:x"] {
         assert_eq!(lab.run(&["explain", "p", "net", target]).0, 1, "{target}");
     }
     lab.profile("audit", format!("mode = \"audit\"\n{NOTHING}"));
     assert_eq!(lab.explain(&["audit", "read", "/root/x"])["verdict"], "would_deny");
+}
+
+#[test]
+fn hosts_are_explained_by_name_and_sets_by_their_own_lines() {
+    let lab = Lab::new();
+    let net = "net = { only = [\"set:registries\", \"*.example.org:443\", \"tcp:git.example:22\"] }";
+    let text = NOTHING.replacen("net = { only = [] }", net, 1) + "[deny]\nnet = [\"no.example.org\"]\n";
+    let file = lab.profile("p", text);
+    let answer = lab.explain(&["p", "net", "A.example.org:443"]);
+    assert_eq!((&answer["verdict"], &answer["seen"]), (&"allowed".into(), &"a.example.org:443".into()));
+    assert_eq!((&answer["rule"], &answer["line"]), (&"net:*.example.org:443".into(), &5.into()));
+    assert!(answer["client"].as_str().unwrap().contains("TLS"), "{answer}");
+    assert_eq!(lab.explain(&["p", "net", "no.example.org:443"])["rule"], "deny.net:no.example.org");
+    assert_eq!(lab.explain(&["p", "net", "tcp:git.example:22"])["verdict"], "allowed");
+    let answer = lab.explain(&["p", "net", "tcp:a.example.org:443"]);
+    assert!(answer["change"].as_str().unwrap().contains("\"tcp:a.example.org:443\" to grant.net"), "{answer}");
+    let answer = lab.explain(&["p", "net", "example.org:443"]);
+    assert_eq!((&answer["verdict"], &answer["rule"]), (&"denied".into(), &"default".into()));
+    assert!(answer["change"].as_str().unwrap().contains("\"example.org:443\" to grant.net"), "{answer}");
+    let answer = lab.explain(&["p", "net", "registry.npmjs.org:443"]);
+    assert_eq!(answer["file"], "(built-in)/sets/registries.toml");
+    let (status, out, err) = lab.run(&["show", "p"]);
+    assert_eq!(status, 0, "{err}");
+    assert!(out.contains("files.pythonhosted.org port 443") && out.contains("(built-in)/sets/registries.toml:"), "{out}");
+    assert!(out.contains(&format!("tcp:git.example port 22")) && out.contains(&format!("{}:5)", file.display())), "{out}");
+    fs::create_dir(lab.path("etc/profiles/sets")).unwrap();
+    let set = lab.path("etc/profiles/sets/registries.toml");
+    fs::write(&set, "[hosts]\n\"mirror.example:443\" = \"the company's mirror\"\n").unwrap();
+    let answer = lab.explain(&["p", "net", "mirror.example:443"]);
+    assert_eq!((&answer["file"], &answer["line"]), (&set.display().to_string().into(), &2.into()));
+    assert!(lab.run(&["show", "p"]).1.contains(&format!("hosts from   {}", set.display())));
+    assert_eq!(lab.run(&["check"]).0, 0, "a set is no profile");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use super::{Access, PlaceArgs};
 use anyhow::{Context, bail};
 use ringfence_common::policy::axis::{EXEC, READ, UNIX, WRITE};
-use ringfence_grant::{NamePattern, NetEntry};
+use ringfence_grant::{HostPattern, NamePattern, NetEntry};
 use ringfence_launch::plan::{self, Enforcers};
 use ringfence_policy::{
     self as profile, LandlockUse, Profile, Seccomp,
@@ -25,9 +25,16 @@ pub(super) struct Answer {
     /// The target as the kernel sees it.
     seen: String,
     decision: Decision,
+    /// What a client of a host that is granted by name has to say.
+    said: Option<&'static str>,
     /// What this host leaves open of the axis, if eBPF is not available here.
     pub(super) on_this_host: Option<String>,
 }
+
+/// What is said to a host that is granted by name.
+const SAID: &str =
+    "the client has to name the host, by TLS or HTTP/1.1; without `tcp:` nothing else is let through";
+const SAID_FREELY: &str = "`tcp:`: what the client says is not looked at";
 
 /// What this host leaves open of an axis if its kernel cannot run the eBPF programs.
 pub(super) fn not_held(
@@ -65,6 +72,7 @@ pub(super) fn explain(
         target: target.to_owned(),
         seen,
         decision,
+        said: None,
         on_this_host: None,
     };
     let path = |axis, path: &str| -> anyhow::Result<Answer> {
@@ -95,12 +103,18 @@ pub(super) fn explain(
                     let decision = decider.address(net.addr(), port);
                     Ok(answer(std::net::SocketAddr::new(net.addr(), port).to_string(), decision))
                 }
-                Ok(NetEntry::Host { .. }) => {
-                    bail!(
-                        "{target:?} is a host name, but the kernel decides by address: name one of its addresses"
-                    )
+                Ok(NetEntry::Host { host: HostPattern::Exact(host), port: Some(port), tcp }) => {
+                    let decision = decider.host(&host, port, tcp);
+                    let seen = format!("{}{host}:{port}", if tcp { "tcp:" } else { "" });
+                    let by = policy.names.granted(&host, port).filter(|_| decision.why == Why::Allowed);
+                    Ok(Answer {
+                        said: by.map(|rule| if rule.tcp { SAID_FREELY } else { SAID }),
+                        ..answer(seen, decision)
+                    })
                 }
-                Ok(_) => bail!("{target:?}: write one address and one port: 10.0.0.1:443, [::1]:443"),
+                Ok(_) => bail!(
+                    "{target:?}: write one address or host and one port: 10.0.0.1:443, [::1]:443, example.org:443"
+                ),
                 Err(error) => bail!("{target:?}: {error}"),
             },
         },
@@ -206,6 +220,9 @@ impl Answer {
         if let Some(change) = self.change(policy) {
             text += &format!("  change:  {change} ({})\n", profile.file.display());
         }
+        if let Some(said) = self.said {
+            text += &format!("  client:  {said}\n");
+        }
         if let Some(open) = &self.on_this_host {
             text += &format!("  host:    {open}\n");
         }
@@ -236,6 +253,7 @@ impl Answer {
             "line": rule.map(|r| r.line).filter(|l| *l > 0),
             "why": self.why(policy),
             "change": self.change(policy),
+            "client": self.said,
             "host": self.on_this_host,
         });
         format!("{line}\n")

@@ -62,7 +62,8 @@ enum Command {
     /// Tells which rule decides one access, and why.
     #[command(
         after_help = "Examples:\n  ringfence profile explain coder read ~/.ssh/id_rsa\n  ringfence profile explain coder exec git\n  \
-                      ringfence profile explain coder net 10.0.0.1:443\n  ringfence profile explain coder net unix:/run/docker.sock"
+                      ringfence profile explain coder net 10.0.0.1:443\n  \
+                      ringfence profile explain coder net pypi.org:443\n  ringfence profile explain coder net unix:/run/docker.sock"
     )]
     Explain {
         /// Name or path.
@@ -70,7 +71,7 @@ enum Command {
         /// The kind of access.
         #[arg(value_enum)]
         access: Access,
-        /// A path; for exec also a bare name; for net ip:port, [v6]:port, unix:/path or unix:@name.
+        /// A path; for exec also a bare name; for net ip:port, [v6]:port, host:port, tcp:host:port, unix:/path or unix:@name.
         target: String,
         #[command(flatten)]
         place: PlaceArgs,
