@@ -99,7 +99,8 @@ impl CompiledPolicy {
 
     /// Allows the addresses that stand for the policy's names in one container, each at the ports that its name has: `.1` and on
     /// for the exact names in the order of [`Names::exact`], the upper half for names under wildcards. The rules behind them are
-    /// the entries of the names. To be called once, on what is left after all meets; it does nothing where no name is granted.
+    /// the entries of the names. To be called once, on what is left after all meets and, where the container had names before,
+    /// after [`Names::keep_places`]; it does nothing where no name is granted.
     pub fn grant_block(&mut self, block: Ipv4Net) {
         if self.names.is_empty() {
             return;
@@ -151,7 +152,13 @@ pub(crate) fn meet(inner: &CompiledPolicy, outer: &CompiledPolicy, shift: RuleId
         }
     };
     let denies = a.denies.iter().cloned().chain(shifted(&b.denies)).collect();
-    Names { rules: with_room(rules), denies, addresses: meet_addresses(&a.addresses, &b.addresses), options }
+    Names {
+        rules: with_room(rules),
+        denies,
+        addresses: meet_addresses(&a.addresses, &b.addresses),
+        options,
+        places: Vec::new(),
+    }
 }
 
 /// Each pair of rules that have something in common, without those that lie within another; the narrower one names it.

@@ -39,6 +39,10 @@ pub struct Names {
     pub addresses: Vec<AddressRule>,
     /// The switches of `[net]`.
     pub options: NameOptions,
+    /// The exact names in the order of their addresses, where an earlier policy of the container gave them: [`Names::keep_places`].
+    /// Those that no rule has are nobody's. Empty: in the order of the rules.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub places: Vec<String>,
 }
 
 /// One entry of a profile's `net` that is about a name.

@@ -1,7 +1,7 @@
 //! What [`Names`] mean: which rule decides about a name and a port. The one reading of them, for the egress worker, for the
 //! policy's addresses in the kernel and for `ringfence profile explain`.
 
-use crate::egress::{NameRule, Names};
+use crate::egress::{MAX_EXACT_NAMES, NameRule, Names};
 
 impl Names {
     /// Whether no name is granted.
@@ -9,15 +9,37 @@ impl Names {
         self.rules.is_empty()
     }
 
-    /// The exact names, each once: the first has the address `.1` of a container's block, and so on.
+    /// The exact names, each once: the first has the address `.1` of a container's block, and so on. Some of them may not be
+    /// granted any more.
     pub fn exact(&self) -> Vec<&str> {
         let mut exact: Vec<&str> = Vec::new();
-        for host in self.rules.iter().map(|rule| rule.host.as_str()).filter(|host| !host.starts_with("*.")) {
+        let of_rules =
+            self.rules.iter().map(|rule| rule.host.as_str()).filter(|host| !host.starts_with("*."));
+        for host in self.places.iter().map(String::as_str).chain(of_rules) {
             if !exact.contains(&host) {
                 exact.push(host);
             }
         }
         exact
+    }
+
+    /// Leaves every exact name where the container's earlier policy had it: what a program resolved before must not lead to
+    /// another name now. New ones come behind those, and in the places of names that are gone only where nothing else is left.
+    pub fn keep_places(&mut self, earlier: &Self) {
+        let granted: Vec<String> = self.exact().into_iter().map(str::to_owned).collect();
+        let mut places: Vec<String> = earlier.exact().into_iter().map(str::to_owned).collect();
+        places.truncate(MAX_EXACT_NAMES);
+        for name in &granted {
+            if places.contains(name) {
+                continue;
+            }
+            if places.len() < MAX_EXACT_NAMES {
+                places.push(name.clone());
+            } else if let Some(gone) = places.iter_mut().find(|place| !granted.contains(place)) {
+                gone.clone_from(name);
+            }
+        }
+        self.places = places;
     }
 
     /// The rule that denies a name at a port: the closest of those that do. A deny does not depend on `tcp`.
@@ -95,6 +117,28 @@ mod tests {
     fn exact_names_keep_their_places() {
         let names = names(&["b.org:443", "*.c.org", "a.org", "b.org:80", "d.org"], &["a.org"]);
         assert_eq!(names.exact(), ["b.org", "a.org", "d.org"], "a deny moves nothing");
+    }
+
+    #[test]
+    fn a_changed_policy_leaves_names_where_they_were() {
+        let first = names(&["a.org", "b.org:443", "tcp:c.org:22"], &[]);
+        let mut second = names(&["new.org", "tcp:c.org:22", "*.d.org"], &[]);
+        second.keep_places(&first);
+        assert_eq!(second.exact(), ["a.org", "b.org", "c.org", "new.org"]);
+        assert!(!second.has("a.org") && second.has("c.org") && second.has("new.org"));
+        let mut third = names(&["b.org", "new.org"], &[]);
+        third.keep_places(&second);
+        assert_eq!(third.exact(), ["a.org", "b.org", "c.org", "new.org"], "there again, where it was");
+        let mut same = names(&["b.org"], &[]);
+        same.keep_places(&names(&["b.org"], &[]));
+        assert_eq!(same.exact(), ["b.org"]);
+        // As many as there are addresses for, then others.
+        let texts: Vec<String> = (0..MAX_EXACT_NAMES).map(|at| format!("h{at}.org")).collect();
+        let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+        let (full, mut later) = (names(&texts, &[]), names(&[&texts[..126], &["late.org"]].concat(), &[]));
+        later.keep_places(&full);
+        let exact = later.exact();
+        assert_eq!((exact.len(), exact[125], exact[126]), (MAX_EXACT_NAMES, "h125.org", "late.org"));
     }
 
     #[test]

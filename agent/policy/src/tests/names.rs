@@ -134,6 +134,19 @@ fn each_name_has_its_address_at_its_ports() {
 }
 
 #[test]
+fn a_changed_policy_grants_each_name_where_it_was() {
+    let first = compiled(&["a.org:443", "tcp:b.org:22"], &[]);
+    let mut second = compiled(&["tcp:b.org:22", "c.org:80"], &[]);
+    second.names.keep_places(&first.names);
+    let second = with_block(second);
+    let open = |last, port| Decider::new(&second).address(in_block(last), port).allowed();
+    assert!(open(2, 22) && open(3, 80), "where it was, and behind it");
+    for (last, port) in [(1, 443), (1, 22), (1, 80), (2, 80), (3, 22)] {
+        assert!(!open(last, port), ".{last}:{port}");
+    }
+}
+
+#[test]
 fn a_denied_range_takes_the_addresses_of_names_with_it() {
     let policy = with_block(compiled(&["b.org:443", "*.c.org"], &["198.18.0.0/15"]));
     let decider = Decider::new(&policy);
