@@ -195,6 +195,27 @@ proptest! {
     }
 }
 
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1000))]
+
+    /// However a name is written, what is stored is one spelling, and nothing else is a name.
+    #[test]
+    fn a_host_has_one_spelling(text in "(tcp:)?([*][.])?([a-zA-Z0-9_-]|xn--|[.]|\\PC|[\u{300}-\u{36f}\u{ff10}-\u{ff5a}\u{3002}]){1,24}(:[0-9]{1,5})?") {
+        if let Ok(entry) = text.parse::<NetEntry>()
+            && let NetEntry::Host { host, .. } = &entry
+        {
+            let stored = entry.to_string();
+            prop_assert_eq!(stored.parse::<NetEntry>(), Ok(entry.clone()), "{}", stored);
+            let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b"-_.".contains(&b);
+            prop_assert!(host.host().bytes().all(plain) && host.host().len() <= 253, "{}", stored);
+            prop_assert!(host.host().parse::<std::net::IpAddr>().is_err(), "{}", stored);
+            let is_exact = !stored.contains('*');
+            prop_assert_eq!(host.matches(host.host()), is_exact, "{}", stored);
+            prop_assert_eq!(host.matches(&format!("a.{}", host.host())), !is_exact, "{}", stored);
+        }
+    }
+}
+
 #[test]
 fn reads_the_shape_of_the_seed() {
     let json = r#"{"fs_read":"all","fs_write":"all","exec":{"only":["git","cargo"]},"net":"all",
