@@ -8,6 +8,7 @@ use ringfence_grant::{
     Grant, NetEntry, Scope,
     gate::{Gate, Registry},
 };
+use ringfence_names::address::screen;
 use ringfence_pins::{LONGEST_DEFINITION, LONGEST_NAME, difference, flags};
 use ringfence_redact as redact;
 use ringfence_session::{
@@ -20,7 +21,7 @@ use ringfence_tools::{
     programs::HostPrograms,
     shell::Shell,
     spawn::{Enforcement, ProcessSpec, Running, Spawner},
-    web::{admit, screen::screen, target::Host, target::Target as WebTarget},
+    web::{admit, target::Host, target::Target as WebTarget},
 };
 use ringfence_wire::{audit, frame, mcp as messages, message, runner as tools};
 use serde_json::{Value, json};

@@ -1,10 +1,8 @@
 //! What the grant's net axis admits, beyond the gate's own check: ports, and addresses that are not public. Pure.
 
-use super::{
-    screen::{Blocked, screen},
-    target::{Host, Target},
-};
+use super::target::{Host, Target};
 use ringfence_grant::{NetEntry, Scope};
+use ringfence_names::address::{Blocked, screen};
 use std::net::IpAddr;
 
 /// The ports that a host granted without one, or by `all`, may be fetched from: http's and https's own (RFC 9110
@@ -66,7 +64,7 @@ pub fn address(net: &Scope<NetEntry>, target: &Target, addr: IpAddr) -> Result<I
         Err(blocked) => blocked,
     };
     let opts_in = |entry: &NetEntry| match entry {
-        NetEntry::Inet { net, .. } => entry.has(addr, target.port) && blocked.range.net.contains(net),
+        NetEntry::Inet { net, .. } => entry.has(addr, target.port) && blocked.is_named_by(*net),
         _ => false,
     };
     match (net, &target.host) {

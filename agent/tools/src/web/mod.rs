@@ -3,7 +3,7 @@
 //! | what | file |
 //! |---|---|
 //! | what a URL asks for: a host and a port, in one spelling | [`target`] |
-//! | which addresses are not public | [`screen`] |
+//! | which addresses are not public | [`ringfence_names::address`] |
 //! | ports, and addresses that are not public: what the grant must name | [`admit`] |
 //! | names to addresses | [`resolve`] |
 //! | the hops of a fetch; a connection to a screened address, a bounded body | `fetch`, `connect`, `body` |
@@ -51,7 +51,6 @@ mod fetch;
 pub mod html;
 mod page;
 pub mod resolve;
-pub mod screen;
 pub mod target;
 mod tree;
 

@@ -1,4 +1,4 @@
-//! Which addresses are no place on the public internet. Pure.
+//! Which addresses are no place on the public internet: for `web_fetch`, and for what a granted name leads to. Pure.
 //!
 //! The ranges are those of the IANA special-purpose address registries (RFC 6890, RFC 8190) that are not globally
 //! reachable, and what RFC 4291 and its successors set aside. Of IPv6 only what is allocated as global unicast
@@ -17,8 +17,8 @@ pub struct Range {
     pub net: IpNet,
     /// What they are.
     pub what: &'static str,
-    /// The document that reserves it.
-    pub rfc: u16,
+    /// The document that reserves it; none for what a provider made special by itself.
+    pub rfc: Option<u16>,
 }
 
 /// An address that is not public.
@@ -35,7 +35,10 @@ pub struct Blocked {
 impl fmt::Display for Blocked {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Range { net, what, rfc } = self.range;
-        write!(f, "{} is {what} ({net}, RFC {rfc}", self.addr)?;
+        write!(f, "{} is {what} ({net}", self.addr)?;
+        if let Some(rfc) = rfc {
+            write!(f, ", RFC {rfc}")?;
+        }
         match self.carries {
             Some(v4) => write!(f, ", and carries {v4})"),
             None => f.write_str(")"),
@@ -45,17 +48,37 @@ impl fmt::Display for Blocked {
 
 impl std::error::Error for Blocked {}
 
+impl Blocked {
+    /// Whether a grant of the addresses in `net` names this one: it has the address, and lies within the very range that
+    /// makes the address special. `10.0.0.0/8` names `10.0.0.1`; `0.0.0.0/0` does not.
+    pub fn is_named_by(&self, net: IpNet) -> bool {
+        net.contains(&self.addr) && self.range.net.contains(&net)
+    }
+}
+
+const fn by_rfc(net: IpNet, what: &'static str, rfc: u16) -> Range {
+    Range { net, what, rfc: Some(rfc) }
+}
+
 const fn v4(a: u8, b: u8, c: u8, len: u8, what: &'static str, rfc: u16) -> Range {
-    Range { net: IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::new(a, b, c, 0), len)), what, rfc }
+    by_rfc(IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::new(a, b, c, 0), len)), what, rfc)
 }
 
 const fn v6(a: u16, b: u16, c: u16, d: u16, len: u8, what: &'static str, rfc: u16) -> Range {
-    Range { net: IpNet::V6(Ipv6Net::new_assert(Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0), len)), what, rfc }
+    by_rfc(IpNet::V6(Ipv6Net::new_assert(Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0), len)), what, rfc)
 }
 
 const fn v6_low(f: u16, h: u16, len: u8, what: &'static str, rfc: u16) -> Range {
-    Range { net: IpNet::V6(Ipv6Net::new_assert(Ipv6Addr::new(0, 0, 0, 0, 0, f, 0, h), len)), what, rfc }
+    by_rfc(IpNet::V6(Ipv6Net::new_assert(Ipv6Addr::new(0, 0, 0, 0, 0, f, 0, h), len)), what, rfc)
 }
+
+/// Azure's virtual machines have their metadata and their DNS at an address that is otherwise like any public one. Those
+/// of the other providers are in ranges below: link-local, shared address space, unique local.
+const WIRE_SERVER: Range = Range {
+    net: IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::new(168, 63, 129, 16), 32)),
+    what: "a cloud's metadata service",
+    rfc: None,
+};
 
 /// The first that an address lies in is the one it is blocked for.
 const V4: &[Range] = &[
@@ -64,6 +87,7 @@ const V4: &[Range] = &[
     v4(100, 64, 0, 10, "shared address space (carrier-grade NAT)", 6598),
     v4(127, 0, 0, 8, "loopback", 1122),
     v4(169, 254, 0, 16, "link-local", 3927),
+    WIRE_SERVER,
     v4(172, 16, 0, 12, "private", 1918),
     v4(192, 0, 0, 24, "for protocol assignments", 6890),
     v4(192, 0, 2, 24, "for documentation", 5737),
@@ -178,6 +202,8 @@ mod tests {
             "100.128.0.0",
             "126.255.255.255",
             "128.0.0.0",
+            "168.63.129.15",
+            "168.63.129.17",
             "169.253.255.255",
             "169.255.0.0",
             "172.15.255.255",
@@ -214,6 +240,15 @@ mod tests {
         for (addr, said) in [
             ("127.0.0.1", "127.0.0.1 is loopback (127.0.0.0/8, RFC 1122)"),
             ("169.254.169.254", "169.254.169.254 is link-local (169.254.0.0/16, RFC 3927)"),
+            ("168.63.129.16", "168.63.129.16 is a cloud's metadata service (168.63.129.16/32)"),
+            (
+                "100.100.100.200",
+                "100.100.100.200 is shared address space (carrier-grade NAT) (100.64.0.0/10, RFC 6598)",
+            ),
+            ("fd00:ec2::254", "fd00:ec2::254 is unique local (fc00::/7, RFC 4193)"),
+            ("198.18.0.1", "198.18.0.1 is for benchmarks (198.18.0.0/15, RFC 2544)"),
+            ("255.255.255.255", "255.255.255.255 is reserved (240.0.0.0/4, RFC 1112)"),
+            ("fec0::1", "fec0::1 is site-local (fec0::/10, RFC 3879)"),
             ("::ffff:10.0.0.1", "10.0.0.1 is private (10.0.0.0/8, RFC 1918)"),
             ("64:ff9b::a00:1", "64:ff9b::a00:1 is NAT64 (64:ff9b::/96, RFC 6052, and carries 10.0.0.1)"),
             ("64:ff9b:1::a00:1", "64:ff9b:1::a00:1 is NAT64 for local use (64:ff9b:1::/48, RFC 8215)"),
@@ -239,6 +274,16 @@ mod tests {
         assert!(screened("::93.184.216.34").is_err());
     }
 
+    #[test]
+    fn only_what_lies_within_the_special_range_names_an_address_in_it() {
+        let names = |net: &str, addr: &str| screened(addr).unwrap_err().is_named_by(net.parse().unwrap());
+        assert!(names("10.0.0.0/8", "10.0.0.1") && names("10.0.0.1/32", "10.0.0.1"));
+        assert!(names("10.0.0.1/32", "::ffff:10.0.0.1"), "it would be connected to as that one");
+        for net in ["0.0.0.0/0", "10.1.0.0/16", "8.0.0.0/5", "::/0", "::ffff:0:0/96"] {
+            assert!(!names(net, "10.0.0.1"), "{net}");
+        }
+    }
+
     proptest! {
         /// The standard library's own judgements, made without a table of ours, are never contradicted.
         #[test]
@@ -248,7 +293,7 @@ mod tests {
                 || v4.is_documentation() || v4.is_multicast() || v4.is_broadcast();
             prop_assert!(!special || screen(v4.into()).is_err());
             // Of all of IPv4 a known share is public: first octets that no range touches always are.
-            let touched = [0, 10, 100, 127, 169, 172, 192, 198, 203];
+            let touched = [0, 10, 100, 127, 168, 169, 172, 192, 198, 203];
             let plain = v4.octets()[0] < 224 && !touched.contains(&v4.octets()[0]);
             prop_assert!(!plain || screen(v4.into()) == Ok(v4.into()));
         }

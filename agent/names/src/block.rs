@@ -1,0 +1,382 @@
+//! Which address of a container's block stands for which name.
+//!
+//! | last byte | what |
+//! |---|---|
+//! | 0, 255 | never given out: some programs take them for the network and for everybody |
+//! | 1-127 | names that a profile grants whole, in the policy's order, so that a restarted worker gives the same |
+//! | 128-254 | names under a wildcard, as they are asked for |
+//!
+//! An address that a client still remembers must not lead to another name. So names under a wildcard give theirs back only
+//! after an hour ([`IDLE`]) without question and connection, far more than [`TTL`](crate::dns::TTL) tells clients to remember
+//! it; and a name that the policy granted whole never does.
+
+use ipnet::Ipv4Net;
+use std::{
+    collections::{HashMap, HashSet},
+    net::Ipv4Addr,
+    time::{Duration, Instant},
+};
+
+/// How long nobody must have asked for a name or used it before another name may have its address.
+pub const IDLE: Duration = Duration::from_secs(60 * 60);
+/// Most names that a profile grants whole.
+pub const MAX_EXACT: usize = 127;
+
+/// The last bytes for names that are granted whole, and for those under wildcards.
+const EXACT: std::ops::RangeInclusive<u8> = 1..=127;
+const GIVEN: std::ops::RangeInclusive<u8> = 128..=254;
+
+/// A block that is not one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{0} is not a block of names: those have 256 addresses")]
+pub struct NotABlock(Ipv4Net);
+
+/// No address is free.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("every address for names under wildcards stands for a name that was used within the last hour")]
+pub struct NoRoom;
+
+/// The names of one container.
+#[derive(Debug)]
+pub struct Table {
+    block: Ipv4Net,
+    /// By the address's last byte.
+    slots: HashMap<u8, Slot>,
+    by_name: HashMap<String, u8>,
+}
+
+#[derive(Debug)]
+struct Slot {
+    name: String,
+    holds: Holds,
+    connections: u32,
+    /// When it was last asked for, or a connection began or ended; none: not yet.
+    used: Option<Instant>,
+}
+
+/// What keeps a name at its address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Holds {
+    /// The policy: for good.
+    Policy,
+    /// An older policy: it leads nowhere, but no other name has it.
+    OlderPolicy,
+    /// That it is in use.
+    Use,
+}
+
+impl Table {
+    /// A table of `block` with the names that are granted whole, in the policy's order; each counts once. Those after the first
+    /// [`MAX_EXACT`] are treated as names under a wildcard.
+    ///
+    /// # Errors
+    /// [`NotABlock`] if `block` has not 256 addresses.
+    pub fn new(block: Ipv4Net, exact: impl IntoIterator<Item = String>) -> Result<Self, NotABlock> {
+        if block.prefix_len() != 24 {
+            return Err(NotABlock(block));
+        }
+        let mut table = Self { block: block.trunc(), slots: HashMap::new(), by_name: HashMap::new() };
+        table.reload(exact);
+        Ok(table)
+    }
+
+    /// Goes by another policy's names: those that have an address keep it, new ones get one, and those that are no longer
+    /// granted whole lead nowhere until they are asked for again. None of their addresses becomes another name's.
+    pub fn reload(&mut self, exact: impl IntoIterator<Item = String>) {
+        let mut names = Vec::new();
+        let mut seen = HashSet::new();
+        names.extend(exact.into_iter().filter(|name| seen.insert(name.clone())));
+        for slot in self.slots.values_mut() {
+            match slot.holds {
+                Holds::Policy if !seen.contains(&slot.name) => slot.holds = Holds::OlderPolicy,
+                _ if seen.contains(&slot.name) => slot.holds = Holds::Policy,
+                _ => {}
+            }
+        }
+        names.retain(|name| !self.by_name.contains_key(name));
+        let free: Vec<u8> = EXACT.filter(|last| !self.slots.contains_key(last)).collect();
+        for (name, last) in names.into_iter().zip(free) {
+            self.put(last, Slot { name, holds: Holds::Policy, connections: 0, used: None });
+        }
+    }
+
+    /// The address of a name that the policy grants, whole or by a wildcard: its own, or a free one.
+    ///
+    /// # Errors
+    /// [`NoRoom`]: nothing is free, and everything was used within [`IDLE`] before `now`.
+    pub fn for_name(&mut self, name: &str, now: Instant) -> Result<Ipv4Addr, NoRoom> {
+        let last = match self.by_name.get(name) {
+            Some(last) => *last,
+            None => self.give(name, now)?,
+        };
+        if let Some(slot) = self.slots.get_mut(&last) {
+            slot.used = Some(now);
+            if slot.holds == Holds::OlderPolicy {
+                // A wildcard grants it now. What a policy once named stays where it is all the same.
+                slot.holds = Holds::Policy;
+            }
+        }
+        Ok(self.address(last))
+    }
+
+    /// The name that an address of the block stands for.
+    pub fn name_of(&self, address: Ipv4Addr) -> Option<&str> {
+        let slot = self.slots.get(&self.last(address)?)?;
+        (slot.holds != Holds::OlderPolicy).then_some(slot.name.as_str())
+    }
+
+    /// A connection to this address began.
+    pub fn opened(&mut self, address: Ipv4Addr, now: Instant) {
+        if let Some(slot) = self.slot(address) {
+            slot.connections = slot.connections.saturating_add(1);
+            slot.used = Some(now);
+        }
+    }
+
+    /// A connection to this address ended: once for each [`opened`](Self::opened).
+    pub fn closed(&mut self, address: Ipv4Addr, now: Instant) {
+        if let Some(slot) = self.slot(address) {
+            slot.connections = slot.connections.saturating_sub(1);
+            slot.used = Some(now);
+        }
+    }
+
+    /// The last byte of an address that was free, or of the name's that was longest without use.
+    fn give(&mut self, name: &str, now: Instant) -> Result<u8, NoRoom> {
+        let last = match GIVEN.into_iter().find(|last| !self.slots.contains_key(last)) {
+            Some(free) => free,
+            None => self.longest_idle(now).ok_or(NoRoom)?,
+        };
+        self.put(last, Slot { name: name.to_owned(), holds: Holds::Use, connections: 0, used: Some(now) });
+        Ok(last)
+    }
+
+    fn longest_idle(&self, now: Instant) -> Option<u8> {
+        let is_idle = |slot: &Slot| {
+            slot.holds == Holds::Use
+                && slot.connections == 0
+                && slot.used.is_some_and(|used| now.saturating_duration_since(used) >= IDLE)
+        };
+        let idle = self.slots.iter().filter(|(_, slot)| is_idle(slot));
+        idle.min_by_key(|(last, slot)| (slot.used, **last)).map(|(last, _)| *last)
+    }
+
+    fn put(&mut self, last: u8, slot: Slot) {
+        self.by_name.insert(slot.name.clone(), last);
+        if let Some(before) = self.slots.insert(last, slot) {
+            self.by_name.remove(&before.name);
+        }
+    }
+
+    fn slot(&mut self, address: Ipv4Addr) -> Option<&mut Slot> {
+        let last = self.last(address)?;
+        self.slots.get_mut(&last)
+    }
+
+    fn last(&self, address: Ipv4Addr) -> Option<u8> {
+        self.block.contains(&address).then(|| address.octets()[3])
+    }
+
+    fn address(&self, last: u8) -> Ipv4Addr {
+        let [a, b, c, _] = self.block.network().octets();
+        Ipv4Addr::new(a, b, c, last)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn block() -> Ipv4Net {
+        "198.18.7.0/24".parse().unwrap()
+    }
+
+    fn table(exact: &[&str]) -> Table {
+        Table::new(block(), exact.iter().map(|name| (*name).to_owned())).unwrap()
+    }
+
+    fn address(last: u8) -> Ipv4Addr {
+        Ipv4Addr::new(198, 18, 7, last)
+    }
+
+    #[test]
+    fn a_name_granted_whole_has_the_address_of_its_position() {
+        let (mut names, now) = (table(&["a.example", "b.example", "a.example", "c.example"]), Instant::now());
+        for (name, last) in [("c.example", 3), ("a.example", 1), ("b.example", 2)] {
+            assert_eq!(
+                names.name_of(address(last)),
+                Some(name),
+                "before anybody asked: a client may remember it"
+            );
+            assert_eq!(names.for_name(name, now), Ok(address(last)));
+        }
+        for nobody in [address(0), address(4), address(128), address(255), Ipv4Addr::new(198, 18, 8, 1)] {
+            assert_eq!(names.name_of(nobody), None);
+        }
+    }
+
+    #[test]
+    fn a_block_has_256_addresses() {
+        for net in ["198.18.0.0/15", "198.18.7.0/25", "0.0.0.0/0"] {
+            assert!(Table::new(net.parse().unwrap(), []).is_err());
+        }
+        let names = Table::new("198.18.7.9/24".parse().unwrap(), ["a.example".to_owned()]).unwrap();
+        assert_eq!(names.name_of(address(1)), Some("a.example"));
+    }
+
+    #[test]
+    fn names_under_wildcards_are_given_what_is_free_and_keep_it() {
+        let (mut names, now) = (table(&["a.example"]), Instant::now());
+        assert_eq!(names.for_name("x.b.example", now), Ok(address(128)));
+        assert_eq!(names.for_name("y.b.example", now), Ok(address(129)));
+        assert_eq!(names.for_name("x.b.example", now), Ok(address(128)));
+        assert_eq!(names.name_of(address(129)), Some("y.b.example"));
+    }
+
+    #[test]
+    fn the_name_that_was_longest_without_use_gives_way_after_an_hour_and_no_earlier() {
+        let (mut names, start) = (table(&[]), Instant::now());
+        for (number, last) in GIVEN.enumerate() {
+            let asked = start + Duration::from_secs(number as u64);
+            assert_eq!(names.for_name(&format!("{number}.b.example"), asked), Ok(address(last)));
+        }
+        names.opened(address(128), start);
+        let just_before = start + Duration::from_secs(1) + IDLE - Duration::from_millis(1);
+        assert_eq!(names.for_name("new.b.example", just_before), Err(NoRoom));
+        assert_eq!(names.for_name("5.b.example", just_before), Ok(address(133)), "who has one keeps it");
+        let an_hour_later = start + Duration::from_secs(1) + IDLE;
+        assert_eq!(names.for_name("new.b.example", an_hour_later), Ok(address(129)), "128 has a connection");
+        assert_eq!(names.name_of(address(129)), Some("new.b.example"));
+        assert_eq!(names.for_name("1.b.example", an_hour_later), Err(NoRoom), "its address is gone");
+        // A connection that ended counts as use.
+        let later = start + 2 * IDLE;
+        names.closed(address(128), later);
+        for number in 2..=5 {
+            assert_ne!(names.for_name(&format!("{number}th.b.example"), later), Ok(address(128)));
+        }
+        assert_eq!(names.name_of(address(128)), Some("0.b.example"));
+    }
+
+    #[test]
+    fn another_policy_moves_no_name_and_gives_no_address_to_another() {
+        let (mut names, now) = (table(&["a.example", "b.example", "c.example"]), Instant::now());
+        assert_eq!(names.for_name("x.example", now), Ok(address(128)));
+        names.reload(["d.example", "c.example", "x.example", "a.example"].map(str::to_owned));
+        for (name, last) in [("a.example", 1), ("c.example", 3), ("d.example", 4), ("x.example", 128)] {
+            assert_eq!(names.for_name(name, now), Ok(address(last)));
+        }
+        assert_eq!(names.name_of(address(2)), None, "b.example is granted no more");
+        // What was granted whole once is where it was when a wildcard grants it, and when it is granted whole again.
+        assert_eq!(names.for_name("b.example", now), Ok(address(2)));
+        assert_eq!(names.name_of(address(2)), Some("b.example"));
+        names.reload([]);
+        for (name, last) in [("a.example", 1), ("c.example", 3), ("d.example", 4), ("x.example", 128)] {
+            assert_eq!(names.name_of(address(last)), None, "{name}");
+        }
+        names.reload(["new.example", "a.example"].map(str::to_owned));
+        assert_eq!(names.name_of(address(1)), Some("a.example"));
+        assert_eq!(names.name_of(address(5)), Some("new.example"), "nothing that stood for another name");
+    }
+
+    #[test]
+    fn more_names_than_there_are_addresses_for_are_given_one_when_they_are_asked_for() {
+        let many: Vec<String> = (0..200).map(|number| format!("{number}.example")).collect();
+        let (mut names, now) = (Table::new(block(), many.clone()).unwrap(), Instant::now());
+        assert_eq!(names.for_name("126.example", now), Ok(address(127)));
+        assert_eq!(names.for_name("127.example", now), Ok(address(128)));
+        assert_eq!(MAX_EXACT, EXACT.count());
+    }
+
+    /// What a worker does with its table.
+    #[derive(Debug, Clone)]
+    enum Act {
+        Ask(u8),
+        Open(u8),
+        Close(u8),
+        Wait(u16),
+        Reload(Vec<u8>),
+    }
+
+    fn act() -> impl Strategy<Value = Act> {
+        prop_oneof![
+            6 => any::<u8>().prop_map(Act::Ask),
+            2 => any::<u8>().prop_map(Act::Open),
+            2 => any::<u8>().prop_map(Act::Close),
+            2 => any::<u16>().prop_map(Act::Wait),
+            1 => prop::collection::vec(any::<u8>(), 0..150).prop_map(Act::Reload),
+        ]
+    }
+
+    proptest! {
+        /// Whatever happens: an address stands for one name, and for another one only after an hour in which it was neither
+        /// asked for nor connected to; one that a policy named never does.
+        #[test]
+        fn an_address_changes_its_name_only_after_an_idle_hour(
+            first in prop::collection::vec(any::<u8>(), 0..140),
+            acts in prop::collection::vec(act(), 1..400),
+        ) {
+            let name = |number: &u8| format!("{number}.example");
+            let mut names = Table::new(block(), first.iter().map(name)).unwrap();
+            let mut now = Instant::now();
+            // By address: the name, the last use, the connections, and whether a policy named it there.
+            let mut model: HashMap<Ipv4Addr, (String, Instant, u32, bool)> = HashMap::new();
+            let mut pinned: HashMap<String, Ipv4Addr> = HashMap::new();
+            let pin = |names: &Table, pinned: &mut HashMap<String, Ipv4Addr>| {
+                for last in 0..=255 {
+                    if let Some(name) = names.name_of(address(last)).filter(|_| EXACT.contains(&last)) {
+                        let before = pinned.insert(name.to_owned(), address(last));
+                        assert!(before.is_none_or(|before| before == address(last)), "{name} moved");
+                    }
+                }
+            };
+            pin(&names, &mut pinned);
+            for act in acts {
+                match act {
+                    Act::Ask(number) => match names.for_name(&name(&number), now) {
+                        Ok(addr) => {
+                            prop_assert!((1..=254).contains(&addr.octets()[3]));
+                            prop_assert_eq!(names.name_of(addr).map(str::to_owned), Some(name(&number)));
+                            if let Some(at) = pinned.get(&name(&number)) {
+                                prop_assert_eq!(addr, *at);
+                            }
+                            let entry = model.entry(addr).or_insert_with(|| (name(&number), now, 0, false));
+                            if entry.0 != name(&number) {
+                                prop_assert!(now - entry.1 >= IDLE && entry.2 == 0, "{addr} was {entry:?}");
+                                prop_assert!(!EXACT.contains(&addr.octets()[3]));
+                                *entry = (name(&number), now, 0, false);
+                            }
+                            entry.1 = now;
+                        }
+                        Err(NoRoom) => {
+                            let busy = model.iter().filter(|(addr, _)| GIVEN.contains(&addr.octets()[3]));
+                            prop_assert_eq!(busy.count(), GIVEN.count(), "there was room");
+                        }
+                    },
+                    Act::Open(last) => {
+                        names.opened(address(last), now);
+                        if let Some(entry) = model.get_mut(&address(last)) {
+                            (entry.1, entry.2) = (now, entry.2 + 1);
+                        }
+                    }
+                    Act::Close(last) => {
+                        names.closed(address(last), now);
+                        if let Some(entry) = model.get_mut(&address(last)) {
+                            (entry.1, entry.2) = (now, entry.2.saturating_sub(1));
+                        }
+                    }
+                    Act::Wait(seconds) => now += Duration::from_secs(u64::from(seconds) / 8),
+                    Act::Reload(exact) => {
+                        let before: Vec<_> = (0..=255).map(|last| names.name_of(address(last)).map(str::to_owned)).collect();
+                        names.reload(exact.iter().map(name));
+                        for (last, before) in before.into_iter().enumerate() {
+                            let after = names.name_of(address(last as u8)).map(str::to_owned);
+                            prop_assert!(before.is_none() || after.is_none() || after == before, "{before:?} became {after:?}");
+                        }
+                        pin(&names, &mut pinned);
+                    }
+                }
+            }
+        }
+    }
+}
