@@ -74,3 +74,6 @@ pub fn framed(answer: &[u8]) -> Vec<u8> {
     framed.extend(answer.iter().take(usize::from(length)));
     framed
 }
+
+#[cfg(test)]
+mod tests;

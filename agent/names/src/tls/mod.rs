@@ -288,3 +288,8 @@ fn looks_like_hello(message: &[u8]) -> Option<bool> {
         is_hello => Some(is_hello),
     }
 }
+
+#[cfg(test)]
+mod handshakes;
+#[cfg(test)]
+mod tests;
