@@ -8,6 +8,7 @@ pub mod auditor_targets;
 mod guest;
 pub mod http_targets;
 pub mod llm_targets;
+pub mod names_targets;
 pub mod oauth_targets;
 pub mod remote_targets;
 mod roles;

@@ -41,7 +41,7 @@ use std::{
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All of them; each has its corpus in `fuzz/corpus/NAME`.
-pub const ALL: [Target; 27] = [
+pub const ALL: [Target; 30] = [
     ("line", line),
     ("listing", listing),
     ("classify", classify),
@@ -69,6 +69,9 @@ pub const ALL: [Target; 27] = [
     ("relay", relay),
     ("remote", crate::remote_targets::remote),
     ("oauth", crate::oauth_targets::oauth),
+    ("dns", crate::names_targets::dns),
+    ("client_hello", crate::names_targets::client_hello),
+    ("http_requests", crate::names_targets::http_requests),
 ];
 
 /// The line judge: what it accepts reads the same to a parser that knows nothing of it, and what its fast path takes reads

@@ -309,6 +309,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig::with_cases(60))]
+
         /// Whatever happens: an address stands for one name, and for another one only after an hour in which it was neither
         /// asked for nor connected to; one that a policy named never does.
         #[test]

@@ -1,0 +1,219 @@
+//! What is tried on what governed clients send: DNS queries, ClientHellos, requests of HTTP/1. Beside "no panic": another
+//! reader, of the kind that servers have, reads the same.
+
+use axum::body::Body;
+use http_body::Body as _;
+use hyper::{Request, Response, body::Incoming, rt::ReadBufCursor, server::conn::http1, service::service_fn};
+use ringfence_names::{
+    dns::{self, Answer},
+    host,
+    http::{Fed, MAX_HEAD, Requests},
+    tls::{Client, Hello, Refused, State},
+};
+use rustls::server::Acceptor;
+use std::{
+    convert::Infallible,
+    future::poll_fn,
+    io,
+    net::Ipv4Addr,
+    pin::{Pin, pin},
+    sync::Mutex,
+    task::{Context, Poll, Waker},
+};
+
+/// A DNS query: every answer to it is one that a resolver takes, and another reader can read.
+pub fn dns(data: &[u8]) {
+    if let Ok(Some(message)) = dns::frame(data) {
+        assert_eq!(&data[2..2 + message.len()], message);
+    }
+    let query = match dns::read(data) {
+        Ok(query) => query,
+        Err(unreadable) => {
+            let Some(answer) = unreadable.answer else { return };
+            assert!(answer.len() <= 512 && answer[..2] == data[..2] && answer[2] & 0x80 != 0);
+            return;
+        }
+    };
+    assert!(query.name.bytes().all(|byte| byte.is_ascii_graphic() && !byte.is_ascii_uppercase()));
+    assert!(!query.name.is_empty() && query.name.len() <= 4 * 255);
+    for answer in [
+        Answer::Address(Ipv4Addr::new(198, 18, 0, 1)),
+        Answer::Empty,
+        Answer::NoSuchName,
+        Answer::Refused,
+        Answer::Failed,
+    ] {
+        let message = query.answer(answer);
+        assert!(message.len() <= 512 && message[..2] == data[..2]);
+        // The header's counts apart, the question is where it was.
+        let end = 12 + data[12..].iter().position(|byte| *byte == 0).expect("a name ends") + 5;
+        let end = end.min(data.len()).min(message.len());
+        let same =
+            data[12..end].iter().zip(&message[12..end]).take_while(|(one, other)| one == other).count();
+        assert!(same + 4 >= end - 12 || query.name.contains("\\000"), "{data:?} {message:?}");
+        if (query.kind, query.class) == (dns::Kind::A, 1) {
+            let packet = simple_dns::Packet::parse(&message).expect("another reader reads it");
+            assert_eq!(packet.questions.len(), 1);
+            assert_eq!(packet.answers.len(), usize::from(matches!(answer, Answer::Address(_))));
+        }
+    }
+}
+
+/// A client's first bytes, after a byte that says how they are split: the verdict is the same however they are, and rustls,
+/// where it takes a hello that was taken here, takes the same name and protocols from it.
+pub fn client_hello(data: &[u8]) {
+    let Some((size, stream)) = data.split_first() else { return };
+    let whole = hello(stream, stream.len().max(1));
+    assert_eq!(hello(stream, usize::from(*size).max(1)), whole);
+    let Ok((_, Some(hello))) = whole else { return };
+    if let Some(name) = &hello.server_name {
+        assert_eq!(host::read(name.as_bytes()).as_ref(), Ok(name));
+    }
+    if let Some((name, alpn)) = accepted(stream) {
+        assert_eq!((hello.server_name, hello.alpn), (name, alpn));
+    }
+}
+
+fn hello(stream: &[u8], size: usize) -> Result<(State, Option<Hello>), Refused> {
+    let mut client = Client::new();
+    let mut state = State::Reading;
+    for piece in stream.chunks(size) {
+        state = client.feed(piece)?;
+    }
+    Ok((state, client.hello().cloned()))
+}
+
+/// What rustls takes from a hello.
+fn accepted(mut stream: &[u8]) -> Option<(Option<String>, Vec<Vec<u8>>)> {
+    let mut acceptor = Acceptor::default();
+    while !stream.is_empty() {
+        acceptor.read_tls(&mut stream).ok()?;
+        if let Some(accepted) = acceptor.accept().ok()? {
+            let hello = accepted.client_hello();
+            let alpn = hello.alpn().into_iter().flatten().map(<[u8]>::to_vec).collect();
+            return Some((hello.server_name().map(str::to_ascii_lowercase), alpn));
+        }
+    }
+    None
+}
+
+/// A client's stream, after a byte that says how it is split, and, after two NULs, the server's: what goes on is the same
+/// however it is split, and hyper finds no request for another host in it.
+pub fn http_requests(data: &[u8]) {
+    let Some((size, rest)) = data.split_first() else { return };
+    let end = rest.windows(2).position(|two| two == b"\0\0");
+    let (stream, server) = end.map_or((rest, &[][..]), |end| (&rest[..end], &rest[end + 2..]));
+    let whole = forwarded(stream, stream.len().max(1), server);
+    assert_eq!(forwarded(stream, usize::from(*size).max(1), server), whole);
+    let (Fed { forward, .. }, is_tunnel) = whole;
+    assert!(forward <= stream.len());
+    if !is_tunnel {
+        for host in hosts(&stream[..forward]) {
+            let name = host.split(':').next().unwrap_or_default();
+            assert!(name.eq_ignore_ascii_case("a.example"), "{host:?} got through");
+        }
+    }
+}
+
+/// What goes on of a stream that comes in pieces of `size` bytes, with the server's answer once it is waited for.
+fn forwarded(stream: &[u8], size: usize, server: &[u8]) -> (Fed, bool) {
+    let mut requests = Requests::new("a.example", 80);
+    let (mut gone, mut come) = (0, 0);
+    loop {
+        let fed = requests.feed(&stream[gone..come]);
+        gone += fed.forward;
+        assert!(fed.refused.is_some() || requests.awaits_response() || come - gone < MAX_HEAD);
+        if let Some(refused) = fed.refused {
+            return (Fed { forward: gone, refused: Some(refused) }, requests.is_tunnel());
+        }
+        if requests.awaits_response() && come == stream.len() {
+            // All that the client had to say was held back, or went on: now the server answers.
+            for piece in server.chunks(size) {
+                if let Err(refused) = requests.response(piece) {
+                    return (Fed { forward: gone, refused: Some(refused) }, false);
+                }
+            }
+            let fed = requests.feed(&stream[gone..]);
+            return (Fed { forward: gone + fed.forward, refused: fed.refused }, requests.is_tunnel());
+        }
+        if come == stream.len() {
+            return (Fed { forward: gone, refused: None }, requests.is_tunnel());
+        }
+        come = stream.len().min(come + size);
+    }
+}
+
+/// The hosts of all requests that hyper's server reads in a stream.
+fn hosts(stream: &[u8]) -> Vec<String> {
+    let hosts = Mutex::new(Vec::new());
+    let service = service_fn(|request: Request<Incoming>| {
+        let host =
+            request.headers().get("host").map(|host| String::from_utf8_lossy(host.as_bytes()).into_owned());
+        let authority = request.uri().authority().map(ToString::to_string);
+        let mut seen = hosts.lock().expect("no one else has it");
+        seen.push(host.unwrap_or_default());
+        seen.extend(authority);
+        async move {
+            let mut body = request.into_body();
+            while let Some(Ok(_)) = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {}
+            Ok::<_, Infallible>(Response::new(Body::empty()))
+        }
+    });
+    let mut builder = http1::Builder::new();
+    builder.header_read_timeout(None);
+    let mut connection = pin!(builder.serve_connection(Whole(stream.to_vec(), 0), service));
+    let mut context = Context::from_waker(Waker::noop());
+    // Nothing is waited for: what is pending has only to be asked again.
+    for _ in 0..10_000 {
+        if connection.as_mut().poll(&mut context).is_ready() {
+            break;
+        }
+    }
+    hosts.lock().expect("no one else has it").clone()
+}
+
+/// A connection on which everything has come, and all answers are taken.
+struct Whole(Vec<u8>, usize);
+
+impl hyper::rt::Read for Whole {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        mut into: ReadBufCursor<'_>,
+    ) -> Poll<io::Result<()>> {
+        let count = into.remaining().min(self.0.len() - self.1);
+        into.put_slice(&self.0[self.1..self.1 + count]);
+        self.1 += count;
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl hyper::rt::Write for Whole {
+    fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Poll::Ready(Ok(bytes.len()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the other readers find where there is something to find: or their agreement would say nothing.
+    #[test]
+    fn the_other_readers_read() {
+        let other = b"GET / HTTP/1.1\r\nHost: b.example\r\n\r\n";
+        let post = b"POST / HTTP/1.1\r\nHost: a.example:80\r\nContent-Length: 4\r\n\r\nGET ";
+        assert_eq!(hosts(&[&post[..], other].concat()), ["a.example:80", "b.example"]);
+        let hello = include_bytes!("../corpus/client_hello/records-of-7");
+        let (name, alpn) = accepted(&hello[1..]).expect("rustls takes it");
+        assert_eq!((name.as_deref(), alpn.len()), (Some("a.example"), 2));
+    }
+}
