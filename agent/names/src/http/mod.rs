@@ -20,8 +20,9 @@
 //! - **Expect.** A server that answers without asking for the body may take what follows for the next request. So the body waits
 //!   for 100, and if there is another answer, nothing follows. (Servers must answer; one that does not leaves the client waiting.)
 //!
-//! What stays open: a server that answers a request without reading the body that the request's head announces, and reads it
-//! as the next request, is fooled by any client.
+//! What stays open: a server that answers a request without reading the body that its head announces, and takes that for the
+//! next request, is fooled by any client; and one that asks another header than `Host` for the host (`X-Forwarded-Host`, meant
+//! for what stands before it) believes whoever sends it.
 
 mod body;
 mod head;
