@@ -283,9 +283,11 @@ proptest! {
             message[at] = byte;
         }
         match read(&message) {
+            // simple-dns knows fewer types and classes, and refuses the reserved bit, which others ignore.
+            Ok(query) if message[3] & 0x40 != 0 || (query.kind, query.class) != (Kind::A, 1) => {
+                prop_assert!(query.answer(Answer::NoSuchName).len() <= 512);
+            }
             Ok(query) => {
-                // simple-dns knows fewer types and classes, and refuses the reserved bit, which others ignore.
-                prop_assume!(message[3] & 0x40 == 0 && (query.kind, query.class) == (Kind::A, 1));
                 let other = Packet::parse(&message).unwrap();
                 prop_assert_eq!(other.questions.len(), 1);
                 prop_assert_eq!(other.opt().is_some(), query.edns.is_some());
