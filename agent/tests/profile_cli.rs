@@ -335,7 +335,9 @@ fn explain_names_the_rule_its_line_and_what_to_change() {
     assert!(answer["change"].as_str().unwrap().contains("\"10.0.0.1:443\" to grant.net"));
     assert_eq!(lab.explain(&["p", "net", "unix:/srv/x/y"])["rule"], "deny.net:unix:/srv/x");
     assert_eq!(lab.explain(&["p", "net", "unix:@x"])["verdict"], "denied");
-    for target in ["example.com", "*.example.com:443", "tcp:10.0.0.1:22", "10.0.0.1", "10.0.0.0/8:1", "nonsense:x"] {
+    for target in
+        ["example.com", "*.example.com:443", "tcp:10.0.0.1:22", "10.0.0.1", "10.0.0.0/8:1", "nonsense:x"]
+    {
         assert_eq!(lab.run(&["explain", "p", "net", target]).0, 1, "{target}");
     }
     lab.profile("audit", format!("mode = \"audit\"\n{NOTHING}"));
@@ -355,7 +357,10 @@ fn hosts_are_explained_by_name_and_sets_by_their_own_lines() {
     assert_eq!(lab.explain(&["p", "net", "no.example.org:443"])["rule"], "deny.net:no.example.org");
     assert_eq!(lab.explain(&["p", "net", "tcp:git.example:22"])["verdict"], "allowed");
     let answer = lab.explain(&["p", "net", "tcp:a.example.org:443"]);
-    assert!(answer["change"].as_str().unwrap().contains("\"tcp:a.example.org:443\" to grant.net"), "{answer}");
+    assert!(
+        answer["change"].as_str().unwrap().contains("\"tcp:a.example.org:443\" to grant.net"),
+        "{answer}"
+    );
     let answer = lab.explain(&["p", "net", "example.org:443"]);
     assert_eq!((&answer["verdict"], &answer["rule"]), (&"denied".into(), &"default".into()));
     assert!(answer["change"].as_str().unwrap().contains("\"example.org:443\" to grant.net"), "{answer}");
@@ -363,8 +368,14 @@ fn hosts_are_explained_by_name_and_sets_by_their_own_lines() {
     assert_eq!(answer["file"], "(built-in)/sets/registries.toml");
     let (status, out, err) = lab.run(&["show", "p"]);
     assert_eq!(status, 0, "{err}");
-    assert!(out.contains("files.pythonhosted.org port 443") && out.contains("(built-in)/sets/registries.toml:"), "{out}");
-    assert!(out.contains(&format!("tcp:git.example port 22")) && out.contains(&format!("{}:5)", file.display())), "{out}");
+    assert!(
+        out.contains("files.pythonhosted.org port 443") && out.contains("(built-in)/sets/registries.toml:"),
+        "{out}"
+    );
+    assert!(
+        out.contains("tcp:git.example port 22") && out.contains(&format!("{}:5)", file.display())),
+        "{out}"
+    );
     fs::create_dir(lab.path("etc/profiles/sets")).unwrap();
     let set = lab.path("etc/profiles/sets/registries.toml");
     fs::write(&set, "[hosts]\n\"mirror.example:443\" = \"the company's mirror\"\n").unwrap();

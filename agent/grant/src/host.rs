@@ -110,8 +110,8 @@ fn name(text: &str) -> Result<String, HostError> {
     if text.contains('*') {
         return Err(HostError::Star);
     }
-    // Longer than any name could be: what a letter becomes may be shorter, but by no more than its bytes.
-    if text.len() > 8 * MAX_NAME {
+    // Longer than any name is in letters of its own: encoding takes the square of a label's length.
+    if text.len() > 4 * MAX_NAME {
         return Err(HostError::Unknown);
     }
     // As browsers and `web_fetch` read names, so that the two spell one name alike.
@@ -231,6 +231,7 @@ mod tests {
         }
         let long = format!("{}.org", "a".repeat(64));
         assert!(long.parse::<HostPattern>().is_err() && long[1..].parse::<HostPattern>().is_ok());
+        assert!("\u{e9}".repeat(600).parse::<HostPattern>().is_err());
         let labels = "a.".repeat(126) + "a";
         assert!(
             labels.parse::<HostPattern>().is_ok() && format!("{labels}.a").parse::<HostPattern>().is_err()

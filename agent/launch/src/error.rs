@@ -59,8 +59,8 @@ pub enum Error {
     /// Names are granted, and nothing here resolves them.
     #[error(
         "profile `{profile}` grants hosts by name ({names}), which only the daemon can hold: {why}\n\
-         `ringfence doctor` tells what the daemon needs; or accept that none of these hosts is reached: \
-         --accept-partial net"
+         `ringfence doctor` tells what the daemon needs; or accept that none of these hosts is reached, and what else is not \
+         held: --accept-partial {accept}"
     )]
     Names {
         /// The profile's name.
@@ -69,6 +69,8 @@ pub enum Error {
         names: String,
         /// Why there is no daemon.
         why: String,
+        /// All that has to be accepted.
+        accept: String,
     },
     /// The core refused.
     #[error("the command was not put in a container, and not run")]

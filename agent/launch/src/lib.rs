@@ -308,12 +308,12 @@ impl Launch<'_> {
             seccomp: kernel.seccomp != Seccomp::Off && host::seccomp(),
             open_unix: accepted.contains(&Partial::Unix),
         };
-        if !policy.names.is_empty() && !accepted.contains(&Partial::Net) {
-            let profile = self.profile.name.clone();
-            return Err(Error::Names { profile, names: plan::names(&policy), why: why.into() });
-        }
         let mut plan = plan::without_ebpf(&policy, &self.homes(), enforcers);
         plan.parts.extend(plan::home(&policy, self.workdir, &self.all_homes()));
+        if let Some(names) = plan.names.clone().filter(|_| !accepted.contains(&Partial::Net)) {
+            let (profile, why, accept) = (self.profile.name.clone(), why.into(), plan.needed());
+            return Err(Error::Names { profile, names, why, accept });
+        }
         if plan.refused(&accepted).next().is_some() {
             return Err(Error::Partial(partial(&self.profile.name, why, &plan, &accepted)));
         }

@@ -67,6 +67,8 @@ pub struct Plan {
     pub narrowed: Vec<String>,
     /// What is closed though it is granted, in sentences.
     pub closed: Vec<String>,
+    /// The first of the hosts that are granted by name, none of which is reached; to be accepted as [`Partial::Net`].
+    pub names: Option<String>,
     /// Conditions for seccomp's fallback list.
     pub seccomp: Vec<When>,
 }
@@ -75,6 +77,14 @@ impl Plan {
     /// What has a gap that is not accepted.
     pub fn refused<'a>(&'a self, accepted: &'a [Partial]) -> impl Iterator<Item = &'a Held> {
         self.parts.iter().filter(|held| !held.gaps.is_empty() && !accepted.contains(&held.part))
+    }
+
+    /// All that has to be accepted, as `--accept-partial` takes it.
+    pub(crate) fn needed(&self) -> String {
+        let is_needed =
+            |held: &&Held| !held.gaps.is_empty() || held.part == Partial::Net && self.names.is_some();
+        let needed: Vec<&str> = self.parts.iter().filter(is_needed).map(|held| held.part.name()).collect();
+        needed.join(",")
     }
 }
 
@@ -180,9 +190,10 @@ pub fn without_ebpf(policy: &CompiledPolicy, homes: &[&Path], enforcers: Enforce
         net(policy, &rules, enforcers),
         unix,
     ];
-    let closed = closed.into_iter().chain(closed_names(policy)).collect();
+    let names = names(policy);
+    let closed = closed.into_iter().chain(names.as_deref().map(closed_names)).collect();
     let narrowed = if enforcers.landlock_abi == 0 { Vec::new() } else { narrowed(policy) };
-    Plan { parts, landlock: rules, narrowed, closed, seccomp }
+    Plan { parts, landlock: rules, narrowed, closed, names, seccomp }
 }
 
 /// The gap that a working directory is which is the home or holds it, where the profile grants it as `${WORKDIR}`: Landlock
@@ -393,20 +404,15 @@ fn unix(policy: &CompiledPolicy, rules: &mut Rules, enforcers: Enforcers) -> Uni
     unix
 }
 
-/// The names that a policy grants: the first of them.
-pub(crate) fn names(policy: &CompiledPolicy) -> String {
-    listed(&ids(policy, policy.names.rules.iter().map(|rule| Some(rule.rule))))
+/// The names that a policy grants, if any: the first of them.
+fn names(policy: &CompiledPolicy) -> Option<String> {
+    let names = ids(policy, policy.names.rules.iter().map(|rule| Some(rule.rule)));
+    (!names.is_empty()).then(|| listed(&names))
 }
 
 /// Nothing but the daemon resolves a granted name, and nothing else can tell what it leads to.
-fn closed_names(policy: &CompiledPolicy) -> Option<String> {
-    let closed = || {
-        format!(
-            "no host is reached by name, though {} grants some: only under the daemon, whose eBPF programs hold the rest closed",
-            names(policy)
-        )
-    };
-    (!policy.names.is_empty()).then(closed)
+fn closed_names(names: &str) -> String {
+    format!("no host is reached by name, though {names} grants some: only the daemon can hold that")
 }
 
 /// The ports that Landlock can hold; `None`: some rule allows any port, or no address is restricted. Beside eBPF, those of names

@@ -78,13 +78,12 @@ pub(crate) fn partial(profile: &str, why: &str, plan: &Plan, accepted: &[Partial
     for line in closed(plan) {
         text.push_str(&format!("  {line}\n"));
     }
-    let needed: Vec<&str> = plan.parts.iter().filter(|h| !h.gaps.is_empty()).map(|h| h.part.name()).collect();
     let missing: Vec<&str> = plan.refused(accepted).map(|h| h.part.name()).collect();
     text.push_str(&format!(
         "Not accepted: {}. `ringfence doctor` tells what the daemon needs; or accept exactly this: \
          --accept-partial {}",
         missing.join(", "),
-        needed.join(",")
+        plan.needed()
     ));
     text
 }
@@ -132,6 +131,7 @@ mod tests {
             landlock: Rules::default(),
             narrowed: Vec::new(),
             closed: vec!["unix sockets are closed".into()],
+            names: None,
             seccomp: Vec::new(),
         };
         let text = partial("p", "no daemon", &plan, &[]);

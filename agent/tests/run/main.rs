@@ -358,6 +358,26 @@ fn what_cannot_be_held_is_refused_unless_exactly_that_is_accepted() {
 }
 
 #[test]
+fn hosts_by_name_are_refused_where_nothing_leads_to_them() {
+    let host = Host::new();
+    host.confined(&[], &[], r#"{ only = ["example.org:443", "*.pypi.org"] }"#, "");
+    let refused = host.run(&["-p", "confined", "--", "echo", "ran"]);
+    assert_eq!((status(&refused), stdout(&refused).as_str()), (125, ""));
+    let said = stderr(&refused);
+    for part in
+        ["by name (net:*.pypi.org, net:example.org:443)", "only the daemon can hold", "nobody listens"]
+    {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    let accept = said.trim().rsplit_once("--accept-partial ").unwrap().1;
+    assert!(accept.split(',').any(|part| part == "net"), "{said}");
+    // What it said is enough, and the names are as closed as they were.
+    let accepted = host.run(&["-v", "-p", "confined", "--accept-partial", accept, "--", "echo", "ran"]);
+    assert_eq!(succeeds(&accepted), "ran\n");
+    assert!(stderr(&accepted).contains("no host is reached by name"), "{}", stderr(&accepted));
+}
+
+#[test]
 fn enforcement_is_never_called_kernel_without_the_kernel() {
     let host = Host::new();
     host.confined(&[], &[], r#"{ only = [] }"#, "");

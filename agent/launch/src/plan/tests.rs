@@ -234,10 +234,15 @@ fn names_are_closed_without_the_daemon_and_their_ports_open_beside_it() {
     assert!(plan.seccomp.contains(&When::NoInet), "{:?}", plan.seccomp);
     assert_eq!(gaps(&plan, Partial::Net), "", "nothing is open");
     assert!(plan.closed[0].contains("net:*.pypi.org, net:example.org"), "{:?}", plan.closed);
+    assert_eq!(
+        (plan.names.as_deref(), plan.needed().as_str()),
+        (Some("net:*.pypi.org, net:example.org"), "exec,net")
+    );
     assert_eq!(landlock_rules(&policy, HOMES).tcp, Some(BTreeSet::from([53, 80, 443])));
     policy.names.rules[0].port = None;
     assert_eq!(landlock_rules(&policy, HOMES).tcp, None, "any port");
     policy.names.rules.clear();
     assert_eq!(landlock_rules(&policy, HOMES).tcp, Some(BTreeSet::new()), "the control");
-    assert!(without_ebpf(&policy, HOMES, ALL).closed.is_empty());
+    let plan = without_ebpf(&policy, HOMES, ALL);
+    assert!(plan.closed.is_empty() && plan.names.is_none() && plan.needed() == "exec");
 }
