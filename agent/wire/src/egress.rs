@@ -192,6 +192,27 @@ pub struct EgressCounts {
     pub lost_records: u64,
 }
 
+/// Whose a line to the auditor is: its first message ([`McpRequest::Egress`]), by the core, which hands the connection over to the
+/// worker then. All that is said on it is about this container.
+///
+/// [`McpRequest::Egress`]: crate::mcp::McpRequest::Egress
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EgressLine {
+    /// The container's kernel id, as in [`Manifest::container`](crate::audit::Manifest::container).
+    pub container: u64,
+    /// Its public id: 12 hex digits.
+    pub public: String,
+    /// Name of its profile.
+    pub profile: String,
+    /// Who enrolled it, and may see its events.
+    pub uid: u32,
+    /// When that was: microseconds since 1970, UTC.
+    pub created: i64,
+    /// Its own addresses: no other stands for a name of its.
+    pub block: Ipv4Net,
+}
+
 /// A frame on the line to the auditor.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -236,7 +257,10 @@ pub enum EgressRecord {
         duration_us: u64,
         /// What became of it.
         outcome: EgressOutcome,
-        /// Why that is not [`EgressOutcome::Passed`]: a sentence of at most [`MAX_SENTENCE`] bytes. What a client or a server chose
+        /// Why that is not [`EgressOutcome::Passed`]; `None` where it is.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        cause: Option<EgressCause>,
+        /// The same in words: a sentence of at most [`MAX_SENTENCE`] bytes. What a client or a server chose
         /// may be in it, in printable ASCII.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         reason: Option<String>,
@@ -252,6 +276,9 @@ pub enum EgressRecord {
         kind: String,
         /// What was answered.
         outcome: NameOutcome,
+        /// The address of the container's block that stands for the name from now on, where it was answered with one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        address: Option<Ipv4Addr>,
         /// How often it was asked beyond the first time, within the seconds that this record is about.
         repeats: u64,
     },
@@ -278,11 +305,41 @@ pub enum EgressOutcome {
     Ended,
 }
 
+/// Why a connection did not just pass: what can be said about it without reading a sentence.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EgressCause {
+    /// No rule names the host and port, or the address stands for no name.
+    NotGranted,
+    /// A rule of the profile's denies names it.
+    Denied,
+    /// Neither TLS nor HTTP/1.1 came, and the rule is not a `tcp:` one; nothing came at all is the same.
+    NotTls,
+    /// The ClientHello or a request's `Host` names another host than the address stands for.
+    OtherName,
+    /// The ClientHello is encrypted, and the profile does not have `ech = true`.
+    Ech,
+    /// The ClientHello or the head of a request cannot be read, or is too long.
+    Malformed,
+    /// The name leads to an address that is not public and that the profile does not grant as one.
+    NotPublic,
+    /// The name has no address.
+    Unresolved,
+    /// Nobody answered there.
+    Unreachable,
+    /// It sent more than `max_upload`.
+    TooMuch,
+    /// The profile does not grant it any more.
+    Revoked,
+    /// The worker has no room for it.
+    Full,
+}
+
 /// What a question for a name was answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NameOutcome {
-    /// An address. Recorded when a name has its first.
+    /// An address. Recorded when one begins to stand for the name.
     Answered,
     /// That there is none, or that such questions are not answered.
     Refused,
@@ -355,6 +412,7 @@ mod tests {
             received: u64::MAX,
             duration_us: u64::MAX,
             outcome: EgressOutcome::WouldDeny,
+            cause: Some(EgressCause::Unreachable),
             // Each is two bytes in JSON.
             reason: Some("\"".repeat(MAX_SENTENCE)),
             rule: Some(u32::MAX),

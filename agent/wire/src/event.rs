@@ -1,6 +1,8 @@
 //! An event as everyone but the kernel sees it: the JSON of `ringfence events`, of the store's answers and of the API.
 
+use crate::egress::{EgressCause, EgressOutcome, NameOutcome};
 use serde::{Deserialize, Serialize};
+use std::net::{Ipv4Addr, SocketAddr};
 
 /// One thing the kernel saw a governed task do. The keys, their order and their formats are a promise to users:
 /// `docs/events.md`.
@@ -46,6 +48,49 @@ pub struct Event {
     pub candidates: Vec<String>,
     /// How many times this happened, where a container flooded and like events were folded into one.
     pub repeats: u32,
+    /// The host that was asked for; of a kernel's event, the one that the address stands for in that container.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// What came of a connection by name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub connection: Option<Connection>,
+    /// What was asked of a name, and answered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub question: Option<Question>,
+}
+
+/// A connection by name, as the container's egress worker tells of it when it is over.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Connection {
+    /// What became of it.
+    pub outcome: EgressOutcome,
+    /// Why it did not just pass.
+    pub cause: Option<EgressCause>,
+    /// The same in words, escaped as paths are.
+    pub reason: Option<String>,
+    /// The address of the container's block that was connected to, where the kernel said so.
+    pub address: Option<Ipv4Addr>,
+    /// The server's address, where it was dialled.
+    pub dialled: Option<SocketAddr>,
+    /// It began with a ClientHello.
+    pub tls: bool,
+    /// Bytes to the server.
+    pub sent: u64,
+    /// Bytes from the server.
+    pub received: u64,
+    /// From its beginning to its end, µs.
+    pub duration_us: u64,
+}
+
+/// A question for a name.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Question {
+    /// What was asked of it: `A`, `AAAA`, `TXT`.
+    pub kind: String,
+    /// What was answered.
+    pub outcome: NameOutcome,
+    /// The address of the container's block that stands for the name from then on.
+    pub address: Option<Ipv4Addr>,
 }
 
 words! {

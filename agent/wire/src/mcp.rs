@@ -6,6 +6,7 @@
 
 use crate::{
     approvals::{Fingerprint, Standing},
+    egress::EgressLine,
     exception::Exception,
     message::Failure,
     tool_call::{Action, Operation, Recorded},
@@ -51,6 +52,9 @@ pub enum McpRequest {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         owner: Option<u32>,
     },
+    /// The line of a container's egress worker, on which it tells what was connected to by name ([`crate::egress::EgressReports`]):
+    /// [`McpReply::Linked`]. The daemon alone has one made.
+    Egress(EgressLine),
     /// What is pinned of the tools of an agent's servers: [`McpReply::Rows`], one for each tool.
     AgentPins {
         /// The agent.

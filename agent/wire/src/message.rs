@@ -203,6 +203,12 @@ pub struct EventsQuery {
     /// Only containers whose public id begins with this, or whose profile is this.
     #[serde(default)]
     pub container: Option<String>,
+    /// Only connections by name, and questions for names.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub egress: bool,
+    /// Of those, only the ones of this host; `*.HOST`: of what is below it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
     /// Only events at or after this time: microseconds since 1970, UTC.
     #[serde(default)]
     pub since: Option<i64>,
@@ -307,6 +313,10 @@ pub struct Lost {
     /// were in the memory of a core that was killed.
     #[serde(default)]
     pub missing_denied: u64,
+    /// Connections by name and questions for names that are in no event: its egress worker had more than it could tell, or they could
+    /// not be stored.
+    #[serde(default)]
+    pub egress: u64,
 }
 
 #[cfg(test)]
