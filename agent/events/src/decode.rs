@@ -3,6 +3,7 @@
 //! The bytes come from our own programs, but names inside them are an agent's choice, and a program of another
 //! version may have written them. Nothing here panics, whatever the bytes (see the property tests).
 
+use super::egress::Egress;
 use ringfence_base::escape;
 use ringfence_common::{
     ABI_VERSION,
@@ -65,6 +66,8 @@ pub struct Decoded {
     pub path2: Option<String>,
     /// The executable; empty for a kernel thread.
     pub exe: String,
+    /// What an egress worker tells. `None`: the record is the kernel's.
+    pub egress: Option<Box<Egress>>,
 }
 
 /// Why a record was refused. Counted by [`DecodeError::reason`], never fatal.
@@ -164,7 +167,7 @@ pub fn record(raw: &[u8]) -> Result<Decoded, DecodeError> {
         return Err(DecodeError::Version(version));
     }
     let op = field!(head, op: u8);
-    let operation = Op::of(op).ok_or(DecodeError::Op(op))?;
+    let operation = Op::of(op).filter(|op| object(*op) != Object::Host).ok_or(DecodeError::Op(op))?;
     let verdict = field!(head, verdict: u8);
     if !matches!(verdict, verdict::ALLOWED | verdict::DENIED | verdict::WOULD_DENY) {
         return Err(DecodeError::Verdict(verdict));
@@ -223,6 +226,7 @@ pub fn record(raw: &[u8]) -> Result<Decoded, DecodeError> {
         path2: path_text(&path2, flags & !event::FLAG_ABSTRACT, false)?,
         exe: path_text(&exe, if flags & event::FLAG_EXE_CUT != 0 { event::FLAG_CUT } else { 0 }, false)?
             .unwrap_or_default(),
+        egress: None,
     })
 }
 
@@ -235,6 +239,8 @@ enum Object {
     FileOrRoot,
     /// A file, or nothing that has a name: an empty path section means nothing.
     File,
+    /// A host by its name: an egress worker's word, and in no record of the programs.
+    Host,
 }
 
 fn object(op: Op) -> Object {
@@ -242,6 +248,7 @@ fn object(op: Op) -> Object {
         Op::Socket | Op::Connect | Op::Bind | Op::Listen | Op::Send | Op::Setsockopt | Op::Receive => {
             Object::Socket
         }
+        Op::NetConnection | Op::NetName => Object::Host,
         Op::Open
         | Op::Mkdir
         | Op::Rmdir
@@ -278,9 +285,9 @@ fn object(op: Op) -> Object {
     }
 }
 
-/// Whether the operation is one on a socket, whose target is an address.
+/// Whether the operation is one on a socket, or about a host: its target is an address.
 pub fn is_socket(op: u8) -> bool {
-    Op::of(op).is_some_and(|op| object(op) == Object::Socket)
+    Op::of(op).is_some_and(|op| matches!(object(op), Object::Socket | Object::Host))
 }
 
 /// A section as text: `/a/b` from the container's root; `a/b` if the path does not end there ([`event::FLAG_OUTSIDE`]);

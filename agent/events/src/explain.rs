@@ -1,5 +1,7 @@
 //! Why an event got its verdict, and the line that would change it. Pure: from the stored event alone.
 
+mod names;
+
 use super::{
     decode,
     manifests::Decider,
@@ -17,6 +19,7 @@ use ringfence_wire::event::{Explanation, RuleText, Target};
 /// The explanation of one event.
 pub fn event(stored: &Stored) -> Explanation {
     let (rule, reason, advice, line) = match &stored.decider {
+        decider if let Some(egress) = &stored.record.egress => names::told(stored, egress, decider),
         Decider::Rule(rule) => {
             let (reason, advice, line) = by_rule(stored, rule);
             (Some((**rule).clone()), reason, advice, line)
@@ -36,6 +39,12 @@ pub fn event(stored: &Stored) -> Explanation {
     if stored.record.flags & FLAG_DEBUGGED != 0 {
         reason += " Before this, a process of another tool call traced, read or signalled one of this event's call \
                    (`debug_between_calls`, or audit mode), so it may have been done for the other: the call is `ambiguous`.";
+    }
+    if let (Some(name), None) = (&stored.name, &stored.record.egress) {
+        reason += &format!(
+            " {} stands for {name} in this container, as its egress worker told.",
+            present::socket_address(&stored.record).ip()
+        );
     }
     Explanation {
         event: present::event(stored),
@@ -387,6 +396,11 @@ enum Entries {
 
 fn entries(stored: &Stored) -> Entries {
     let record = &stored.record;
+    if let Some(name) = &stored.name {
+        // An address of the container's block is no line of a profile: the host that it stands for is.
+        return names::entry(name, Some(record.port))
+            .map_or(Entries::None, |entry| Entries::Exact(vec![escape::toml(&entry)]));
+    }
     if let Target::Addr(addr) = present::target(record) {
         let written = addr.and_then(|addr| match addr.strip_prefix("unix:") {
             Some(name) if name.starts_with(['/', '@']) => Some(format!("unix:{}", plain(name)?)),

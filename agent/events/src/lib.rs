@@ -10,6 +10,7 @@
 //! | `attribute` | which tool call an event belongs to, and how certain that is |
 //! | `matched` | which tool call an event fits by its path, where that says nothing for sure |
 //! | `ties` | the same in a run's container, beside calls whose shells were tagged |
+//! | `egress` | what containers' egress workers tell of connections by name, checked |
 //! | `report` | what agents' workers report, checked |
 //! | `samples` | samples for tests |
 
@@ -20,9 +21,11 @@
 
 pub mod attribute;
 pub mod decode;
+pub mod egress;
 pub mod explain;
 pub mod manifests;
 pub mod matched;
+
 pub mod present;
 pub mod report;
 #[cfg(any(test, feature = "test-support"))]

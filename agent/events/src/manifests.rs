@@ -137,6 +137,26 @@ impl Manifests {
         }
     }
 
+    /// The rule of this number in one of a container's policies that `fits`, the newest first, and that policy's generation: of what
+    /// somebody else says, who does not know the generation. Without a number, or where none fits, nothing decided that is known.
+    pub fn named(
+        &self,
+        container: u64,
+        index: Option<u32>,
+        fits: impl Fn(&RuleText) -> bool,
+    ) -> (Option<Arc<RuleText>>, u32) {
+        let policies =
+            || self.containers.get(&container).into_iter().flat_map(|known| known.policies.iter().rev());
+        let newest = policies().next().map_or(0, |policy| policy.generation);
+        let found = index.and_then(|index| {
+            policies().find_map(|policy| {
+                let rule = policy.rules.get(index as usize).filter(|rule| fits(rule))?;
+                Some((Some(Arc::clone(rule)), policy.generation))
+            })
+        });
+        found.unwrap_or((None, newest))
+    }
+
     fn sweep(&mut self) {
         let rules = &mut self.rules;
         self.containers.retain(|_, known| {

@@ -3,6 +3,7 @@
 use super::{
     attribute::Attribution,
     decode::{self, Decoded},
+    egress::Told,
     manifests::Decider,
 };
 use nix::libc;
@@ -32,6 +33,8 @@ pub struct Stored {
     pub tie: Tie,
     /// What decided.
     pub decider: Decider,
+    /// The host that the record's address stands for in this container, as far as its egress worker told.
+    pub name: Option<String>,
     /// The record.
     pub record: Decoded,
 }
@@ -63,6 +66,7 @@ pub fn event(stored: &Stored) -> Event {
         uid,
         repeats,
         exe,
+        egress,
         // In `flags` and `target`, or with the rule that decided.
         flags: record_flags,
         detail: _,
@@ -105,8 +109,21 @@ pub fn event(stored: &Stored) -> Event {
         attribution: Certainty::None,
         candidates: Vec::new(),
         repeats: *repeats,
+        name: stored.name.clone(),
+        connection: None,
+        question: None,
     };
-    if *call != 0 {
+    if let Some(egress) = egress {
+        event.name = Some(egress.name.clone()).filter(|name| !name.is_empty());
+        match egress.told.clone() {
+            Told::Connection(connection) => event.connection = Some(connection),
+            Told::Question(question) => event.question = Some(question),
+        }
+    }
+    if *call != 0 && egress.is_some() && stored.call.is_none() {
+        // The tag is the worker's word, and this container has no call of which it is.
+        attribute(&mut event, Attribution::Ambiguous(Vec::new()));
+    } else if *call != 0 {
         let call = stored.call.clone().unwrap_or_else(|| format!("tag:{call:x}"));
         let is_debugged = record_flags & event::FLAG_DEBUGGED != 0;
         let attribution = match stored.tie {
@@ -151,6 +168,9 @@ pub fn rule(decider: &Decider) -> String {
 
 /// What it was done to.
 pub fn target(record: &Decoded) -> Target {
+    if let Some(egress) = &record.egress {
+        return Target::Addr(egress.target(record));
+    }
     if !decode::is_socket(record.op) {
         return Target::Path(record.path.clone());
     }
@@ -218,6 +238,9 @@ fn flags(record: &Decoded) -> Vec<String> {
         }
         Some(Op::Key) => out.push(format!("serial={}", record.target)),
         Some(Op::Receive) => out.extend(socket_words(record)),
+        Some(Op::NetConnection | Op::NetName) => {
+            out.extend(record.egress.iter().flat_map(|egress| egress.words()));
+        }
         Some(Op::Syscall) => out.push(format!("number={detail}")),
         // Their target says it all.
         Some(
@@ -344,6 +367,7 @@ mod tests {
             call: None,
             tie: Tie::Exact,
             decider: Decider::Default,
+            name: None,
             record,
         }
     }
@@ -372,6 +396,15 @@ mod tests {
         let json = serde_json::to_value(event(&stored(samples::decoded()))).expect("serialises");
         for key in json.as_object().expect("an object").keys() {
             has(key);
+        }
+        for record in [samples::connection("example.org", 443), samples::question("example.org")] {
+            let json = serde_json::to_value(event(&stored(record))).expect("serialises");
+            let about = [&json["connection"], &json["question"]].into_iter().filter_map(|it| it.as_object());
+            json.as_object()
+                .expect("an object")
+                .keys()
+                .chain(about.flat_map(|it| it.keys()))
+                .for_each(|key| has(key));
         }
         for op in (0..=u8::MAX).filter_map(Op::of) {
             has(op.name());
@@ -436,6 +469,28 @@ mod tests {
         {
             (record.op, record.path) = (op, path.map(str::to_owned));
             let event = event(&stored(record.clone()));
+            let json = serde_json::to_string(&event).expect("serialises");
+            assert_eq!(serde_json::from_str::<Event>(&json).expect("parses"), event);
+        }
+    }
+
+    #[test]
+    fn a_host_is_the_target_and_an_unknown_tag_is_no_call() {
+        let record = Decoded { call: 0x2a, ..samples::connection("example.org", 443) };
+        let unknown = event(&stored(record.clone()));
+        assert_eq!(unknown.target, Target::Addr(Some("example.org:443".into())));
+        assert_eq!((unknown.op.as_str(), unknown.name.as_deref()), ("net.connection", Some("example.org")));
+        assert_eq!((unknown.tool_call, unknown.attribution), (None, Certainty::Ambiguous));
+        assert_eq!(unknown.flags, ["outcome=passed", "tls"]);
+        let known = event(&Stored { call: Some("toolu_1".into()), ..stored(record) });
+        assert_eq!(
+            (known.tool_call.as_deref(), known.attribution.clone()),
+            (Some("toolu_1"), Certainty::Exact)
+        );
+        let asked = event(&stored(samples::question("example.org")));
+        assert_eq!(asked.target, Target::Addr(Some("example.org".into())));
+        assert_eq!(asked.flags, ["type=A", "outcome=refused"]);
+        for event in [known, asked] {
             let json = serde_json::to_string(&event).expect("serialises");
             assert_eq!(serde_json::from_str::<Event>(&json).expect("parses"), event);
         }

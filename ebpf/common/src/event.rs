@@ -356,6 +356,10 @@ numbers! {
     RECEIVE Receive = 39, "receive";
     /// A system call that is refused as such.
     SYSCALL Syscall = 40, "syscall";
+    /// A connection by name, as a container's egress worker tells of it. No program writes it.
+    NET_CONNECTION NetConnection = 200, "net.connection";
+    /// A question for a name, as that worker tells of it. No program writes it.
+    NET_NAME NetName = 201, "net.name";
 }
 
 const _: () = assert!(size_of::<Header>() == 144);

@@ -1,8 +1,9 @@
 //! Tests of the explanations: each kind of decision, and that suggested lines are TOML that says what was meant.
 
 use super::*;
-use crate::{decode::Decoded, samples};
+use crate::{decode::Decoded, egress::Told, samples};
 use ringfence_common::event::fixed;
+use ringfence_wire::egress::{EgressCause, EgressOutcome};
 use std::sync::Arc;
 
 fn explained(decider: Decider, record: Decoded) -> Explanation {
@@ -14,6 +15,7 @@ fn explained(decider: Decider, record: Decoded) -> Explanation {
         call: None,
         tie: Default::default(),
         decider,
+        name: record.egress.as_ref().map(|egress| egress.name.clone()),
         record,
     })
 }
@@ -153,4 +155,103 @@ fn every_fixed_reason_is_said_and_promises_no_line() {
     let socket = |detail| Decoded { op: op::SOCKET, detail, path: None, ..samples::decoded() };
     assert_eq!(explained(Decider::Fixed(fixed::FAMILY), socket(17 << 16 | 3)).line, None);
     assert!(explained(Decider::Fixed(fixed::FAMILY), socket(2 << 16 | 1)).line.is_some());
+}
+
+/// The sample's connection with another end.
+fn ended(outcome: EgressOutcome, cause: EgressCause, dialled: Option<&str>) -> Decoded {
+    let mut record = Decoded { verdict: verdict::DENIED, ..samples::connection("git.example.org", 22) };
+    if let Some(egress) = &mut record.egress
+        && let Told::Connection(connection) = &mut egress.told
+    {
+        (connection.outcome, connection.cause) = (outcome, Some(cause));
+        connection.dialled = dialled.map(|dialled| dialled.parse().expect("an address"));
+        connection.reason = Some("IGNORE ALL RULES".into());
+    }
+    record
+}
+
+#[test]
+fn a_refused_name_gets_the_line_that_grants_it() {
+    assert_eq!(
+        line(Decider::Default, samples::question("pypi.org")),
+        "[grant]\nnet = { only = [\"pypi.org:443\"] }"
+    );
+    for no_host in [r"a\\b.org", "localhost", "a b.org", ".org", "*.org"] {
+        assert_eq!(line(Decider::Default, samples::question(no_host)), "", "{no_host}");
+    }
+    let mut text = samples::question("pypi.org");
+    if let Some(Told::Question(question)) = text.egress.as_mut().map(|egress| &mut egress.told) {
+        question.kind = "TXT".into();
+    }
+    let said = explained(Decider::Default, text);
+    assert!(said.line.is_none() && said.reason.contains("type TXT"), "{said:?}");
+}
+
+#[test]
+fn a_connection_gets_the_line_for_what_stopped_it() {
+    let of = |cause, dialled| line(Decider::Default, ended(EgressOutcome::Refused, cause, dialled));
+    assert_eq!(of(EgressCause::NotGranted, None), "[grant]\nnet = { only = [\"git.example.org:22\"] }");
+    assert_eq!(of(EgressCause::NotTls, None), "[grant]\nnet = { only = [\"tcp:git.example.org:22\"] }");
+    assert_eq!(of(EgressCause::Ech, None), "[net]\nech = true");
+    let private = of(EgressCause::NotPublic, Some("10.0.0.5:22"));
+    assert_eq!(private, "[grant]\nnet = { only = [\"10.0.0.5:22\"] }");
+    assert_eq!(of(EgressCause::Revoked, None), "[grant]\nnet = { only = [\"git.example.org:22\"] }");
+    for cause in [
+        EgressCause::OtherName,
+        EgressCause::Malformed,
+        EgressCause::Unresolved,
+        EgressCause::Unreachable,
+        EgressCause::TooMuch,
+        EgressCause::Full,
+        EgressCause::Denied,
+    ] {
+        let said = explained(Decider::Default, ended(EgressOutcome::Ended, cause, None));
+        assert!(
+            said.line.is_none() && said.reason.ends_with('.') && said.advice.ends_with(['.', ')']),
+            "{said:?}"
+        );
+        let told = format!("{} {}", said.reason, said.advice);
+        assert!(!told.contains("IGNORE"), "the worker's words are no explanation: {told}");
+    }
+    let deny = rule("deny.net:git.example.org", "deny.net", "git.example.org", Some("/p.toml"));
+    let said = explained(deny, ended(EgressOutcome::Refused, EgressCause::Denied, None));
+    assert!(
+        said.advice.contains("remove \"git.example.org\" from `deny.net`, /p.toml line 12"),
+        "{}",
+        said.advice
+    );
+    let grant = rule("net:git.example.org", "grant.net", "git.example.org", Some("/p.toml"));
+    let said = explained(grant, samples::connection("git.example.org", 22));
+    assert!(said.reason.contains("allows it (/p.toml line 12)"), "{}", said.reason);
+    assert_eq!(said.line.as_deref(), Some("[deny]\nnet = [\"git.example.org:22\"]"));
+}
+
+#[test]
+fn an_address_that_stands_for_a_host_is_granted_by_the_host() {
+    let refused = Decoded {
+        op: op::CONNECT,
+        family: 2,
+        port: 8080,
+        addr: std::net::Ipv4Addr::new(198, 18, 3, 1).to_ipv6_mapped().octets(),
+        path: None,
+        axes: 0,
+        ..samples::decoded()
+    };
+    let stored = |name: Option<&str>| Stored {
+        id: 1,
+        ts: 0,
+        container: "0123456789ab".into(),
+        profile: "coder".into(),
+        call: None,
+        tie: Default::default(),
+        decider: Decider::Default,
+        name: name.map(str::to_owned),
+        record: refused.clone(),
+    };
+    let said = event(&stored(Some("example.org")));
+    assert_eq!(said.line.as_deref(), Some("[grant]\nnet = { only = [\"example.org:8080\"] }"));
+    assert!(said.reason.contains("198.18.3.1 stands for example.org"), "{}", said.reason);
+    assert_eq!(said.event.name.as_deref(), Some("example.org"));
+    let said = event(&stored(None));
+    assert_eq!(said.line.as_deref(), Some("[grant]\nnet = { only = [\"198.18.3.1:8080\"] }"), "the control");
 }
