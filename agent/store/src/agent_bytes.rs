@@ -293,7 +293,9 @@ mod tests {
             DROP INDEX sessions_by_server; ALTER TABLE sessions DROP COLUMN server; DROP TABLE mcp_servers;
             DROP TABLE mcp_tools; DROP TABLE tool_pins; DROP TABLE tool_definitions; DROP TABLE tool_changes;
             DROP TABLE standing_approvals; ALTER TABLE policy_rules DROP COLUMN exception;
-            ALTER TABLE tool_calls DROP COLUMN exceptions; DROP TABLE forgotten_servers;";
+            ALTER TABLE tool_calls DROP COLUMN exceptions; DROP TABLE forgotten_servers;
+            DROP INDEX events_by_name; DROP INDEX events_by_address; ALTER TABLE events DROP COLUMN name;
+            ALTER TABLE events DROP COLUMN egress; ALTER TABLE containers DROP COLUMN egress_lost;";
         writer.connection().execute_batch(&undo).expect("undoes");
         drop(writer);
         let writer = open(&file, 0).expect("opens").writer;

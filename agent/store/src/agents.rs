@@ -455,7 +455,7 @@ impl Reader {
     /// [`Error::Sql`].
     pub fn events_tagged(&self, viewer: Viewer, call: i64, most: u32) -> Result<Vec<Stored>, Error> {
         let select = format!(
-            "SELECT {} WHERE e.call IN (SELECT tag FROM call_tags WHERE call = ?1) AND e.call <> 0
+            "SELECT {} WHERE e.call IN (SELECT tag FROM call_tags WHERE call = ?1) AND e.call <> 0 AND t.tag IS NOT NULL
              AND (?2 = 0 OR c.uid = ?2) ORDER BY e.id LIMIT ?3",
             read::COLUMNS
         );

@@ -79,7 +79,9 @@ fn delete(step: &Transaction<'_>, chosen: &str, values: &[&dyn rusqlite::ToSql])
         step.execute(
             "UPDATE containers SET bytes = max(0, containers.bytes - freed.bytes)
              FROM (SELECT container, sum(120 + coalesce(length(CAST(path AS BLOB)), 0)
-                       + coalesce(length(CAST(path2 AS BLOB)), 0) + length(CAST(exe AS BLOB))) AS bytes
+                       + coalesce(length(CAST(path2 AS BLOB)), 0) + length(CAST(exe AS BLOB))
+                       + coalesce(length(lineage), 0) + coalesce(length(CAST(name AS BLOB)), 0)
+                       + coalesce(length(CAST(egress AS BLOB)), 0)) AS bytes
                    FROM events WHERE id IN (SELECT id FROM temp.doomed) GROUP BY container) AS freed
              WHERE containers.id = freed.container",
             [],

@@ -8,6 +8,7 @@ use super::{
 use ringfence_common::{event::rule, task::LINEAGE};
 use ringfence_events::{
     decode::Decoded,
+    egress::Egress,
     manifests::Decider,
     present::{Stored, Tie},
 };
@@ -26,6 +27,10 @@ pub struct Filter {
     pub refused: bool,
     /// Beginning of a public id, or a profile.
     pub container: Option<String>,
+    /// Only connections by name, and questions for names.
+    pub egress: bool,
+    /// Of those, only the ones of this host; `*.HOST`: of what is below it.
+    pub name: Option<String>,
     /// µs since 1970.
     pub since: Option<i64>,
 }
@@ -36,12 +41,19 @@ pub struct Reader {
     connection: Connection,
 }
 
+/// What an event's row has. Which host an address of a container's block (198.18.0.0/15) stood for is what its egress worker told
+/// last, up to a second later, since clocks may differ. That a connection is of a call is its word, too: it has to be a tag
+/// of its own container.
 pub(crate) const COLUMNS: &str = "e.id, e.ts, c.kernel, c.public, c.profile, e.op, e.verdict, e.flags, e.detail, e.target, e.pid,
     e.tgid, e.ppid, e.uid, e.start, e.call, e.generation, e.repeats, e.rule_kind, e.fixed, e.axes, e.family, e.port,
     e.addr, e.path, e.path2, e.exe, r.rule, r.file, r.line, r.key, r.text, e.moment, a.id,
-    t.matched, a.contested, e.lineage
+    t.matched, a.contested, e.lineage, e.egress, coalesce(e.name, CASE WHEN e.addr BETWEEN
+        x'00000000000000000000ffffc6120000' AND x'00000000000000000000ffffc613ffff' THEN
+        (SELECT n.name FROM events n WHERE n.container = e.container AND n.addr = e.addr AND n.ts <= e.ts + 1000000
+             AND n.name IS NOT NULL AND n.addr IS NOT NULL AND n.name <> '' ORDER BY n.ts DESC, n.id DESC LIMIT 1) END)
     FROM events e JOIN containers c ON c.id = e.container LEFT JOIN rules r ON r.id = e.rule
-    LEFT JOIN call_tags t ON t.tag = e.call LEFT JOIN agent_calls a ON a.row = t.call";
+    LEFT JOIN call_tags t ON t.tag = e.call AND (e.name IS NULL OR t.container = c.public)
+    LEFT JOIN agent_calls a ON a.row = t.call";
 
 impl Reader {
     /// Opens a database.
@@ -162,7 +174,7 @@ impl Reader {
             .query_row(
                 "SELECT coalesce(sum(denied), 0), coalesce(sum(ring_denied), 0), coalesce(sum(ring_allowed), 0),
                      coalesce(sum(store_denied), 0), coalesce(sum(store_allowed), 0),
-                     coalesce(sum(max(0, denied - told - ring_denied - store_denied)), 0) FROM containers",
+                     coalesce(sum(max(0, denied - told - ring_denied - store_denied)), 0), total(egress_lost) FROM containers",
                 [],
                 |row| {
                     Ok(Losses {
@@ -172,6 +184,8 @@ impl Reader {
                         store_denied: number(row, 3)?,
                         store_other: number(row, 4)?,
                         missing_denied: number(row, 5)?,
+                        // A sum of what workers say, which is no number of 64 bits where many of them lie.
+                        egress: row.get::<_, f64>(6)? as u64,
                     })
                 },
             )
@@ -185,9 +199,9 @@ impl Reader {
     pub fn lost(&self, viewer: Viewer) -> Result<Vec<Lost>, Error> {
         let number = |row: &Row<'_>, at| row.get::<_, i64>(at).map(i64::cast_unsigned);
         let select = "SELECT public, profile, ring_denied, ring_allowed, store_denied, store_allowed,
-                 max(0, denied - told - ring_denied - store_denied) AS missing
+                 max(0, denied - told - ring_denied - store_denied) AS missing, egress_lost
              FROM containers
-             WHERE ring_denied + ring_allowed + store_denied + store_allowed + missing > 0 AND (?1 = 0 OR uid = ?1)
+             WHERE ring_denied + ring_allowed + store_denied + store_allowed + missing + egress_lost > 0 AND (?1 = 0 OR uid = ?1)
              ORDER BY id DESC LIMIT 1000";
         let lost = rows(&self.connection, select, [viewer.0], |row| {
             Ok(Lost {
@@ -198,6 +212,7 @@ impl Reader {
                 store_denied: number(row, 4)?,
                 store_allowed: number(row, 5)?,
                 missing_denied: number(row, 6)?,
+                egress: number(row, 7)?,
             })
         });
         lost.map_err(sql("read counters"))
@@ -226,24 +241,30 @@ pub struct Losses {
     pub store_other: u64,
     /// Denials that did not come, see [`Lost::missing_denied`].
     pub missing_denied: u64,
+    /// Connections by name and questions for names that are in no event.
+    pub egress: u64,
 }
 
 /// What [`params_for`] is for. The plus signs keep SQLite in the order of ids.
-fn condition(filter: &Filter) -> &'static str {
-    macro_rules! of {
-        ($more:literal) => {
-            concat!(
-                "e.id > ?1 AND e.id <= ?2 AND +e.ts >= ?3 AND ((?4 = 0 AND ?5 = '') OR +e.container IN
-                 (SELECT id FROM containers
-                  WHERE (?4 = 0 OR uid = ?4) AND (substr(public, 1, length(?5)) = ?5 OR profile = ?5)))",
-                $more
-            )
-        };
+pub(crate) fn condition(filter: &Filter) -> String {
+    let mut text = "e.id > ?1 AND e.id <= ?2 AND +e.ts >= ?3 AND ((?4 = 0 AND ?5 = '') OR +e.container IN
+         (SELECT id FROM containers
+          WHERE (?4 = 0 OR uid = ?4) AND (substr(public, 1, length(?5)) = ?5 OR profile = ?5)))"
+        .to_owned();
+    if filter.refused {
+        text += " AND e.verdict <> 1";
     }
-    if filter.refused { of!(" AND e.verdict <> 1") } else { of!("") }
+    if filter.egress || filter.name.is_some() {
+        // The last of the parameters is there in any case.
+        text += " AND e.name IS NOT NULL AND (?7 IS NULL OR +e.name = ?7
+             OR (?7 LIKE '*.%' AND substr(+e.name, 1 - length(?7)) = substr(?7, 2) AND length(e.name) > length(?7) - 1))";
+    } else {
+        text += " AND ?7 IS NULL";
+    }
+    text
 }
 
-/// After, last, since, uid, container, and the number for LIMIT or OFFSET.
+/// After, last, since, uid, container, the number for LIMIT or OFFSET, and the host.
 fn params_for(viewer: Viewer, filter: &Filter, after: u64, last: u64, number: u32) -> impl rusqlite::Params {
     (
         after.cast_signed(),
@@ -252,6 +273,7 @@ fn params_for(viewer: Viewer, filter: &Filter, after: u64, last: u64, number: u3
         viewer.0,
         filter.container.clone().unwrap_or_default(),
         number,
+        filter.name.as_ref().map(|name| name.to_ascii_lowercase()),
     )
 }
 
@@ -289,6 +311,10 @@ pub(crate) fn stored(row: &Row<'_>) -> rusqlite::Result<Stored> {
             })),
         },
     };
+    let (egress, name): (Option<String>, Option<String>) = (row.get(37)?, row.get(38)?);
+    // Of another version, it may be what this one cannot read: then its numbers are there, and the host.
+    let told = egress.and_then(|egress| serde_json::from_str(&egress).ok());
+    let egress = told.map(|told| Box::new(Egress { name: name.clone().unwrap_or_default(), told }));
     Ok(Stored {
         id: unsigned(0)?,
         ts: row.get(1)?,
@@ -297,6 +323,7 @@ pub(crate) fn stored(row: &Row<'_>) -> rusqlite::Result<Stored> {
         call: row.get(33)?,
         tie: tie(row)?,
         decider,
+        name: name.filter(|name| !name.is_empty()),
         record: Decoded {
             container: unsigned(2)?,
             time: unsigned(32)?,
@@ -323,6 +350,7 @@ pub(crate) fn stored(row: &Row<'_>) -> rusqlite::Result<Stored> {
             path: row.get(24)?,
             path2: row.get(25)?,
             exe: row.get(26)?,
+            egress,
         },
     })
 }

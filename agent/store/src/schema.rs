@@ -414,4 +414,13 @@ pub(crate) const MIGRATIONS: &[&str] = &[
     super::mcp_schema::AGENT_SERVERS,
     // 40: servers of agents that a person forgot.
     super::mcp_schema::FORGOTTEN_SERVERS,
+    // 41: what egress workers tell of connections by name. Both NULL: an event of the kernel's.
+    "
+    ALTER TABLE events ADD COLUMN name TEXT;            -- the host; '': the address stands for none
+    ALTER TABLE events ADD COLUMN egress TEXT;          -- JSON
+    ALTER TABLE containers ADD COLUMN egress_lost INTEGER NOT NULL DEFAULT 0; -- what is in no event
+    CREATE INDEX events_by_name ON events (id) WHERE name IS NOT NULL;
+    -- Which host an address of a container's block stood for when.
+    CREATE INDEX events_by_address ON events (container, addr, ts) WHERE name IS NOT NULL AND addr IS NOT NULL;
+    ",
 ];

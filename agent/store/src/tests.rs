@@ -1,5 +1,7 @@
 //! Tests of the store: what goes in comes out, quotas, corrupt and full databases.
 
+mod egress;
+
 use super::*;
 use ringfence_base::clock::now_micros;
 use ringfence_common::event::verdict;
@@ -191,6 +193,7 @@ fn a_session_remembers_its_last_batch_and_losses_add_up() {
         store_denied: 2,
         store_other: 20,
         missing_denied: 0,
+        egress: 0,
     };
     assert_eq!(all, wanted);
 }

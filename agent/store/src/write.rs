@@ -45,6 +45,15 @@ pub enum Incoming {
         /// Allowed events.
         allowed: u64,
     },
+    /// Connections by name, and questions for names, that are in no event.
+    EgressLost {
+        /// Kernel id.
+        kernel: u64,
+        /// Who it is.
+        identity: Arc<Identity>,
+        /// How many.
+        count: u64,
+    },
     /// The last batch of the core's session that is covered by what came before.
     Sequence(u64),
 }
@@ -144,6 +153,9 @@ impl Writer {
                 }
                 Incoming::Dropped { kernel, denied, allowed } => {
                     at.dropped(*kernel, *denied, *allowed).map_err(sql("store counters"))?;
+                }
+                Incoming::EgressLost { kernel, identity, count } => {
+                    at.egress_lost(*kernel, identity, *count).map_err(sql("store counters"))?;
                 }
                 Incoming::Sequence(number) => sequence = Some(*number),
             }
@@ -266,6 +278,7 @@ impl Rows<'_> {
             path,
             path2,
             exe,
+            egress,
         } = record;
         let container = self.container(*kernel, event.identity.as_deref())?;
         let (rule_kind, fixed, rule) = match &event.decider {
@@ -278,8 +291,17 @@ impl Rows<'_> {
         let text = |t: &Option<String>| t.as_ref().map_or(0, String::len);
         // Of a process that is tagged, nothing goes by its ancestors.
         let lineage = if *call == 0 { kept(lineage) } else { None };
+        let name = egress.as_ref().map(|egress| egress.name.as_str());
+        let egress = egress.as_ref().map(|egress| serde_json::to_string(&egress.told)).transpose();
+        let egress = egress.map_err(|error| rusqlite::Error::ToSqlConversionFailure(error.into()))?;
         // The row's numbers and its index entries take about 120 bytes.
-        let bytes = 120 + text(path) + text(path2) + exe.len() + lineage.as_ref().map_or(0, Vec::len);
+        let bytes = 120
+            + text(path)
+            + text(path2)
+            + exe.len()
+            + lineage.as_ref().map_or(0, Vec::len)
+            + name.map_or(0, str::len)
+            + text(&egress);
         *self.uncommitted.bytes.entry(container).or_default() += bytes as i64;
         if is_denied(record) {
             *self.uncommitted.denials.entry(container).or_default() += i64::from(*repeats);
@@ -287,9 +309,10 @@ impl Rows<'_> {
         self.step
             .prepare_cached(
                 "INSERT INTO events (ts, container, op, verdict, flags, detail, target, pid, tgid, ppid, uid, start,
-                     call, generation, repeats, rule_kind, fixed, rule, axes, family, port, addr, path, path2, exe, moment, lineage)
+                     call, generation, repeats, rule_kind, fixed, rule, axes, family, port, addr, path, path2, exe, moment, lineage,
+                     name, egress)
                  VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20,
-                     ?21, ?22, ?23, ?24, ?25, ?26, ?27)",
+                     ?21, ?22, ?23, ?24, ?25, ?26, ?27, ?28, ?29)",
             )?
             .execute(params![
                 event.ts,
@@ -319,6 +342,8 @@ impl Rows<'_> {
                 exe,
                 time.cast_signed(),
                 lineage,
+                name,
+                egress,
             ])?;
         Ok(())
     }
@@ -401,6 +426,17 @@ impl Rows<'_> {
         Ok(())
     }
 
+    fn egress_lost(&mut self, kernel: u64, identity: &Identity, count: u64) -> rusqlite::Result<()> {
+        let id = self.container(kernel, Some(identity))?;
+        // A worker says how many, and may say so for years.
+        self.step
+            .prepare_cached(
+                "UPDATE containers SET egress_lost = min(egress_lost + ?2, 9007199254740991) WHERE id = ?1",
+            )?
+            .execute([id, i64::from(u32::try_from(count).unwrap_or(u32::MAX))])?;
+        Ok(())
+    }
+
     fn rule(&mut self, rule: &Arc<RuleText>) -> rusqlite::Result<i64> {
         if let Some(id) = self.rules.get(rule).or_else(|| self.uncommitted.rules.get(rule)) {
             return Ok(*id);
@@ -423,7 +459,8 @@ impl Rows<'_> {
     }
 }
 
-/// Whether an event is one of the denials that the kernel counts. What audit mode would have denied was done, and is none.
+/// Whether an event is one of the denials that the kernel counts. What audit mode would have denied was done, and is none; what an
+/// egress worker refused the kernel never saw, and would hide as many that are missing.
 pub fn is_denied(record: &Decoded) -> bool {
-    record.verdict == verdict::DENIED
+    record.verdict == verdict::DENIED && record.egress.is_none()
 }
