@@ -5,11 +5,7 @@ use super::{
     shared::Shared,
 };
 use ringfence_base::clock::Clock;
-use ringfence_events::{
-    decode,
-    manifests::{Identity, Manifests},
-    report,
-};
+use ringfence_events::{decode, manifests::Identity, report};
 use ringfence_store::{Event, Incoming};
 use ringfence_wire::{
     audit::{AgentReport, BodyError, CoreMessage, MAX_NOTICE, MAX_RECORDS, Notice},
@@ -42,7 +38,7 @@ pub enum LinkError {
 /// [`LinkError`]. What came before is kept.
 pub(crate) fn run(core: impl Read, shared: &Shared, items: &Sender) -> Result<(), LinkError> {
     let mut core = BufReader::with_capacity(256 << 10, core);
-    let mut link = Link { shared, items, manifests: Manifests::default(), clock: Clock::now() };
+    let mut link = Link { shared, items, clock: Clock::now() };
     loop {
         let body = match frame::read_frame(&mut core, MAX_NOTICE) {
             Ok(body) => body,
@@ -63,7 +59,6 @@ pub(crate) fn run(core: impl Read, shared: &Shared, items: &Sender) -> Result<()
 struct Link<'a> {
     shared: &'a Shared,
     items: &'a Sender,
-    manifests: Manifests,
     clock: Clock,
 }
 
@@ -71,17 +66,19 @@ impl Link<'_> {
     fn records(&mut self, sequence: u64, records: &[&[u8]], frame: usize) -> Result<(), LinkError> {
         self.clock = self.clock.refreshed();
         let mut incoming = Vec::with_capacity(records.len());
+        let manifests = self.shared.manifests();
         for raw in records {
             match decode::record(raw) {
                 Ok(record) => incoming.push(Incoming::Event(Box::new(Event {
                     ts: self.clock.micros(record.time),
-                    identity: self.manifests.identity(record.container),
-                    decider: self.manifests.decider(&record),
+                    identity: manifests.identity(record.container),
+                    decider: manifests.decider(&record),
                     record,
                 }))),
                 Err(error) => self.shared.undecodable(error),
             }
         }
+        drop(manifests);
         self.send(Item::Batch { sequence: Some(sequence), incoming }, frame)
     }
 
@@ -100,7 +97,12 @@ impl Link<'_> {
 
     fn notice(&mut self, notice: Notice, frame: usize) -> Result<(), LinkError> {
         let incoming = match notice {
-            Notice::Hello { session, boot } => return self.send(Item::Hello { session, boot }, frame),
+            Notice::Hello { session, boot } => {
+                self.send(Item::Hello { session, boot }, frame)?;
+                // What workers tell is stored behind that.
+                self.shared.open_to_workers(self.items);
+                return Ok(());
+            }
             Notice::Flushed { token } => return self.send(Item::Flushed(token), frame),
             Notice::Manifest(manifest) => {
                 let kernel = manifest.container;
@@ -110,11 +112,11 @@ impl Link<'_> {
                     uid: manifest.uid,
                     created: manifest.created,
                 });
-                self.manifests.add(manifest);
+                self.shared.manifests().add(manifest);
                 vec![Incoming::Container { kernel, identity }]
             }
             Notice::Ended { container } => {
-                self.manifests.ended(container);
+                self.shared.manifests().ended(container);
                 vec![Incoming::Ended { kernel: container }]
             }
             Notice::Counters { counters } => counters.into_iter().map(Incoming::Counted).collect(),

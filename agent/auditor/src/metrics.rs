@@ -10,6 +10,10 @@ use prometheus_client::{
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
     registry::{Metric, Registry},
 };
+use ringfence_events::{
+    decode::Decoded,
+    egress::{Told, word},
+};
 use ringfence_session::rows::ingest::Row;
 use ringfence_store::Losses;
 use ringfence_wire::tool_call::{Named, Outcome, Recorded};
@@ -19,6 +23,8 @@ use std::{collections::HashSet, fmt, sync::Mutex};
 const MOST_SERVERS: usize = 50;
 /// Tools with series of their own, over all servers; the rest are `other`.
 const MOST_TOOLS: usize = 100;
+/// Most bytes that one connection counts for, 1 PiB: a worker says how many there were.
+const MOST_BYTES: u64 = 1 << 50;
 /// Longest name of a server or a tool in a label, characters.
 const LONGEST_NAME: usize = 64;
 /// Upper bounds of the durations' buckets, seconds.
@@ -43,6 +49,17 @@ struct ToolLabels {
     gen_ai_tool_name: String,
 }
 
+/// What became of connections by name, and of questions for names. No name is a label: an agent asks for as many as it likes.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct EgressLabels {
+    outcome: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct DirectionLabels {
+    direction: &'static str,
+}
+
 /// Where what is in no event was lost, and what it was.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct LostLabels {
@@ -63,6 +80,9 @@ pub struct Metrics {
     waiting: Gauge,
     denied: Gauge,
     lost: Family<LostLabels, Gauge>,
+    connections: Family<EgressLabels, Counter>,
+    bytes: Family<DirectionLabels, Counter>,
+    questions: Family<EgressLabels, Counter>,
     servers: Mutex<HashSet<String>>,
     tools: Mutex<HashSet<String>>,
 }
@@ -75,6 +95,13 @@ impl Default for Metrics {
         let help = "Operations of these containers that are in no event: no room in the kernel or in the store, or missing \
                     (on their way, or in the memory of a daemon that was killed)";
         let lost = registered(&mut registry, "operations_lost", help, Family::default());
+        let egress = registry.sub_registry_with_prefix("egress");
+        let help = "Connections by name that are over or were refused, by what became of them";
+        let connections = registered(egress, "connections", help, Family::default());
+        let help = "Bytes of connections by name that are over: `sent` to servers, `received` from them";
+        let bytes = registered(egress, "bytes", help, Family::default());
+        let help = "Questions for names, by what they were answered; of those that were answered, only the first of a name";
+        let questions = registered(egress, "names", help, Family::default());
         let mcp = registry.sub_registry_with_prefix("mcp");
         let help = "Tool calls asked for, by what the policy did";
         let calls = registered(mcp, "tool_calls", help, Family::default());
@@ -84,6 +111,9 @@ impl Default for Metrics {
         Self {
             denied,
             lost,
+            connections,
+            bytes,
+            questions,
             calls,
             operations,
             outcomes: registered(mcp, "tool_call_outcomes", help, Family::default()),
@@ -115,6 +145,24 @@ fn registered<M: Metric + Clone>(registry: &mut Registry, name: &str, help: &str
 }
 
 impl Metrics {
+    /// Counts what an egress worker told.
+    pub(crate) fn told(&self, record: &Decoded) {
+        match record.egress.as_ref().map(|egress| &egress.told) {
+            Some(Told::Connection(connection)) => {
+                let outcome = word(&connection.outcome);
+                self.connections.get_or_create(&EgressLabels { outcome }).inc();
+                for (direction, bytes) in [("sent", connection.sent), ("received", connection.received)] {
+                    self.bytes.get_or_create(&DirectionLabels { direction }).inc_by(bytes.min(MOST_BYTES));
+                }
+            }
+            Some(Told::Question(question)) => {
+                let outcome = word(&question.outcome);
+                self.questions.get_or_create(&EgressLabels { outcome }).inc_by(record.repeats.into());
+            }
+            None => {}
+        }
+    }
+
     /// Counts what was stored.
     pub fn count(&self, server: &str, row: &Row) {
         match row {
@@ -161,7 +209,7 @@ impl Metrics {
         let set = |gauge: &Gauge, n| {
             gauge.set(i64::try_from(n).unwrap_or(i64::MAX));
         };
-        let Losses { denied, kernel_denied, kernel_other, store_denied, store_other, missing_denied } =
+        let Losses { denied, kernel_denied, kernel_other, store_denied, store_other, missing_denied, egress } =
             losses;
         set(&self.denied, denied);
         for (place, verdict, n) in [
@@ -170,6 +218,7 @@ impl Metrics {
             ("store", "denied", store_denied),
             ("store", "other", store_other),
             ("missing", "denied", missing_denied),
+            ("egress", "other", egress),
         ] {
             set(&self.lost.get_or_create(&LostLabels { place, verdict }), n);
         }
@@ -212,11 +261,13 @@ fn known<T: Named>(recorded: &Recorded<T>) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use super::{Losses, MOST_SERVERS, MOST_TOOLS, Metrics};
+    use super::{Decoded, Losses, MOST_SERVERS, MOST_TOOLS, Metrics, Told};
+    use ringfence_events::samples;
     use ringfence_session::{
         journal::Judged,
         rows::ingest::{CallRow, Row},
     };
+    use ringfence_wire::egress::EgressOutcome;
 
     fn decided(outcome: &str) -> Row {
         Row::Decision { call: "c".into(), outcome: outcome.into(), by: None, at: 0, boot: 0 }
@@ -259,6 +310,36 @@ mod tests {
         };
         assert!(text.contains(&line(r#"tool\"0"#, 1)) && text.contains(&line("other", 7)), "{text}");
         assert_eq!(text.matches("gen_ai_tool_name").count(), MOST_TOOLS + 1);
+    }
+
+    #[test]
+    fn what_egress_workers_tell_is_counted_without_a_name() {
+        let metrics = Metrics::default();
+        for n in 0..3 {
+            metrics.told(&samples::connection(&format!("host-{n}.example"), 443));
+            metrics.told(&Decoded { repeats: 5, ..samples::question(&format!("host-{n}.example")) });
+        }
+        let mut liar = samples::connection("a.example", 443);
+        if let Some(Told::Connection(connection)) = liar.egress.as_mut().map(|egress| &mut egress.told) {
+            (connection.sent, connection.outcome) = (u64::MAX, EgressOutcome::Ended);
+        }
+        (0..9).for_each(|_| metrics.told(&liar));
+        let text = metrics.text(0, 0, Losses { egress: 4, ..Losses::default() }).expect("text");
+        for line in [
+            r#"ringfence_egress_connections_total{outcome="passed"} 3"#,
+            r#"ringfence_egress_connections_total{outcome="ended"} 9"#,
+            r#"ringfence_egress_bytes_total{direction="received"} 49152"#,
+            r#"ringfence_egress_names_total{outcome="refused"} 15"#,
+            r#"ringfence_operations_lost{place="egress",verdict="other"} 4"#,
+        ] {
+            assert!(text.contains(line), "{line}: {text}");
+        }
+        let sent = (9u64 << 50) + 3 * 517;
+        assert!(
+            text.contains(&format!(r#"ringfence_egress_bytes_total{{direction="sent"}} {sent}"#)),
+            "{text}"
+        );
+        assert!(!text.contains("example"), "{text}");
     }
 
     #[test]

@@ -170,6 +170,8 @@ impl Responder<'_> {
         let filter = Filter {
             refused: query.denied,
             container: query.container.clone().filter(|c| !c.is_empty()),
+            egress: query.egress,
+            name: query.name.clone().filter(|name| !name.is_empty()),
             since: query.since,
         };
         let turn = self.turn()?;

@@ -52,34 +52,42 @@ pub(crate) enum NotSent {
     Closed,
 }
 
-/// The link's end. There is one.
+/// Bytes of an item, and the account that they are on while it waits.
+type Weight = (usize, Arc<AtomicUsize>);
+
+/// The link's end, or one that is [beside](Sender::beside) it. One thread at a time sends on each.
 #[derive(Debug)]
 pub(crate) struct Sender {
-    items: mpsc::Sender<(Item, usize)>,
+    items: mpsc::Sender<(Item, Weight)>,
     held: Arc<AtomicUsize>,
+    most: usize,
 }
 
 /// The store writer's end.
 #[derive(Debug)]
 pub(crate) struct Receiver {
-    items: mpsc::Receiver<(Item, usize)>,
-    held: Arc<AtomicUsize>,
+    items: mpsc::Receiver<(Item, Weight)>,
 }
 
 /// An empty queue.
 pub(crate) fn queue() -> (Sender, Receiver) {
-    let ((sender, receiver), held) = (mpsc::channel(), Arc::new(AtomicUsize::new(0)));
-    (Sender { items: sender, held: Arc::clone(&held) }, Receiver { items: receiver, held })
+    let (sender, receiver) = mpsc::channel();
+    (Sender { items: sender, held: Arc::default(), most: MOST }, Receiver { items: receiver })
 }
 
 impl Sender {
+    /// Another end, with room for so many bytes of its own: what waits of it takes none from this one.
+    pub(crate) fn beside(&self, most: usize) -> Self {
+        Self { items: self.items.clone(), held: Arc::default(), most }
+    }
+
     /// Hands over an item that was made of a frame of so many bytes.
     ///
     /// # Errors
     /// [`NotSent`].
     pub(crate) fn send(&self, item: Item, frame: usize) -> Result<(), NotSent> {
         // Only this end adds, so there is no more after this look than is seen in it.
-        if self.held.load(Ordering::Acquire) >= MOST {
+        if self.held.load(Ordering::Acquire) >= self.most {
             return Err(NotSent::Full(item));
         }
         let decoded = match &item {
@@ -88,7 +96,7 @@ impl Sender {
         };
         let weight = frame.saturating_add(ITEM + decoded * DECODED);
         self.held.fetch_add(weight, Ordering::AcqRel);
-        self.items.send((item, weight)).map_err(|_| NotSent::Closed)
+        self.items.send((item, (weight, Arc::clone(&self.held)))).map_err(|_| NotSent::Closed)
     }
 }
 
@@ -109,8 +117,8 @@ impl Receiver {
         self.items.try_recv().map(|taken| self.taken(taken))
     }
 
-    fn taken(&self, (item, weight): (Item, usize)) -> Item {
-        self.held.fetch_sub(weight, Ordering::AcqRel);
+    fn taken(&self, (item, (weight, held)): (Item, Weight)) -> Item {
+        held.fetch_sub(weight, Ordering::AcqRel);
         item
     }
 }
@@ -133,6 +141,12 @@ mod tests {
         assert!(matches!(sender.send(Item::Flushed(7), 1), Err(NotSent::Full(Item::Flushed(7)))));
         receiver.try_recv().expect("an item");
         sender.send(Item::Flushed(8), 1).expect("there is room again");
+        let beside = sender.beside(1000);
+        beside.send(Item::Flushed(1), 1000).expect("room of its own");
+        assert!(matches!(beside.send(Item::Flushed(2), 1), Err(NotSent::Full(_))));
+        while receiver.try_recv().is_ok() {}
+        beside.send(Item::Flushed(2), 1000).expect("there is room again");
+        sender.send(Item::Flushed(8), 1).expect("and none was taken from here");
         drop(receiver);
         assert!(matches!(sender.send(Item::Flushed(9), 1), Err(NotSent::Closed | NotSent::Full(_))));
     }

@@ -1,6 +1,10 @@
 //! State that the auditor's threads share: how far the store is, its health, what was lost.
 
-use ringfence_events::{decode::DecodeError, manifests::Identity};
+use super::queue::{Item, NotSent, Sender};
+use ringfence_events::{
+    decode::DecodeError,
+    manifests::{Identity, Manifests},
+};
 use ringfence_store::{Event, Incoming, is_denied};
 use ringfence_wire::audit::Answer;
 use std::{
@@ -16,6 +20,9 @@ use std::{
 
 /// Containers whose drops are counted separately while nothing can be stored; beyond it they are counted together.
 const MAX_DROPPING: usize = 8192;
+
+/// Bytes that may wait of what egress workers tell, of all containers together.
+const TOLD: usize = 2 << 20;
 
 /// Users whose events are followed apart; those beyond it are followed together.
 const MAX_FOLLOWED: usize = 4096;
@@ -36,6 +43,8 @@ pub struct Shared {
     dropped: Mutex<HashMap<u64, Dropped>>,
     dropped_to: AtomicU64,
     suspect: AtomicBool,
+    manifests: Mutex<Manifests>,
+    told: Mutex<Option<Sender>>,
 }
 
 /// How far the store is.
@@ -114,6 +123,8 @@ impl Shared {
             dropped: Mutex::default(),
             dropped_to: AtomicU64::new(0),
             suspect: AtomicBool::new(false),
+            manifests: Mutex::default(),
+            told: Mutex::default(),
         }
     }
 
@@ -205,9 +216,32 @@ impl Shared {
         self.changed.notify_all();
     }
 
+    /// Which rule is which, and who a container is.
+    pub(crate) fn manifests(&self) -> MutexGuard<'_, Manifests> {
+        lock(&self.manifests)
+    }
+
+    /// The core has said which boot it is: from now on what egress workers tell is taken, beside what `link` sends.
+    pub(crate) fn open_to_workers(&self, link: &Sender) {
+        *lock(&self.told) = Some(link.beside(TOLD));
+    }
+
+    /// Hands over what an egress worker told, in a frame of so many bytes.
+    ///
+    /// # Errors
+    /// [`NotSent::Full`], also before the core has said anything: try again. [`NotSent::Closed`]: the core is gone.
+    pub(crate) fn tell(&self, item: Item, frame: usize) -> Result<(), NotSent> {
+        match &*lock(&self.told) {
+            Some(sender) => sender.send(item, frame),
+            None if self.progress().closed => Err(NotSent::Closed),
+            None => Err(NotSent::Full(item)),
+        }
+    }
+
     /// The core is gone.
     pub fn close(&self) {
         lock(&self.progress).closed = true;
+        *lock(&self.told) = None;
         self.changed.notify_all();
     }
 

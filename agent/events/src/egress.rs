@@ -3,10 +3,10 @@
 //!
 //! The core says which container a line is of, and what addresses it has. All else is the worker's word: it can lie about its
 //! own container, and about no other. A time is none of the future, an address is one of the container's own, a text is short and
-//! printable, and a rule is named only where it names the host ([`covers`]). Whose call a connection is is looked up where it is
+//! printable, and a rule is named only where it names the host ([`can_decide`]). Whose call a connection is is looked up where it is
 //! stored, in what the core said of the tag.
 
-use super::decode::Decoded;
+use super::{decode::Decoded, manifests::Decider};
 use nix::libc;
 use ringfence_base::escape;
 use ringfence_common::event::{op, rule, verdict};
@@ -18,7 +18,7 @@ use ringfence_wire::{
     event::{Connection, Question, RuleText},
 };
 use serde::{Deserialize, Serialize};
-use std::net::Ipv4Addr;
+use std::{net::Ipv4Addr, sync::Arc};
 
 /// Longest kind of a question: `TYPE65535`.
 const MAX_KIND: usize = 9;
@@ -195,8 +195,23 @@ fn is_text(text: &str, most: usize) -> bool {
     !text.is_empty() && text.len() <= most && text.bytes().all(|byte| (b' '..=b'~').contains(&byte))
 }
 
-/// Whether a rule is about this host and port: nobody names another.
-pub fn covers(rule: &RuleText, name: &str, port: u16) -> bool {
+/// Whether a rule can be what decided, as the worker says: of the right kind, and about that host and port.
+pub fn can_decide(rule: &RuleText, record: &Decoded) -> bool {
+    let Some(egress) = &record.egress else { return false };
+    let is_deny = egress.cause() == Some(EgressCause::Denied);
+    (rule.key == "deny.net") == is_deny && covers(rule, &egress.name, record.port)
+}
+
+/// What decided, where this rule is the one that the worker named.
+pub fn decider(rule: Option<Arc<RuleText>>, record: &Decoded) -> Decider {
+    match rule {
+        Some(rule) => Decider::Rule(rule),
+        None if record.verdict == verdict::ALLOWED => Decider::Unknown,
+        None => Decider::Default,
+    }
+}
+
+fn covers(rule: &RuleText, name: &str, port: u16) -> bool {
     let Some(entry) = ["grant.net", "deny.net"].contains(&rule.key.as_str()).then_some(rule.text.as_str())
     else {
         return false;

@@ -1,5 +1,7 @@
 //! Rows of the audit store in the forms that other tools read: NDJSON, OCSF, CEF, SQL. Pure.
 
+pub mod events;
+
 use ringfence_wire::tool_call::{Named as _, Operation, Outcome};
 use serde_json::{Value, json};
 use std::fmt::Write as _;

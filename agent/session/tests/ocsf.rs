@@ -1,8 +1,12 @@
-//! Calls in OCSF's form against OCSF's own schema, of which `ocsf/` has the part that is about them.
+//! Calls, and connections by name, in OCSF's form against OCSF's own schema, of which `ocsf/` has the part that is about them.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use ringfence_session::export::ocsf;
+use ringfence_session::export::{events, ocsf};
+use ringfence_wire::{
+    egress::{EgressCause, EgressOutcome, NameOutcome},
+    event::{Certainty, Connection, Event, Question, Target, Verdict},
+};
 use serde_json::{Map, Value, json};
 
 fn schema() -> Value {
@@ -84,6 +88,13 @@ impl Against<'_> {
             return self.object(form, value, at, faults);
         }
         let kind = &self.schema["types"][attribute["type"].as_str().unwrap()];
+        if attribute["type"] == "ip_t" {
+            // Its form is a regular expression of a page.
+            if value.as_str().is_none_or(|text| text.parse::<std::net::IpAddr>().is_err()) {
+                faults.push(format!("{at}: {value}"));
+            }
+            return;
+        }
         assert!(kind["regex"].is_null(), "{at}: teach this test the form of {kind}");
         let fits = match kind["base"].as_str().unwrap() {
             "string_t" => value.as_str().is_some_and(|text| {
@@ -203,4 +214,138 @@ fn what_the_schema_does_not_allow_is_found() {
         .chain(of_profile.map(|name| format!("event.{name}: unknown")))
         .collect();
     assert_eq!(faults(&schema, &event), expected, "of profiles that the event was not made with");
+}
+
+fn schema_of(class: &str) -> Value {
+    let all: Value = serde_json::from_str(include_str!("ocsf/network-1.4.0.json")).unwrap();
+    let mut schema = all.clone();
+    schema["class"] = all["classes"][class].clone();
+    assert!(schema["class"].is_object(), "{class}");
+    schema
+}
+
+/// An event of the kernel's, without what makes it one by name.
+fn event() -> Event {
+    Event {
+        ts: "2026-01-02T03:04:05.678901Z".into(),
+        id: 7,
+        container: "0123456789ab".into(),
+        profile: "coder".into(),
+        verdict: Verdict::Allowed,
+        op: "net.connection".into(),
+        target: Target::Addr(Some("pypi.org:443".into())),
+        flags: Vec::new(),
+        pid: 11,
+        tgid: 10,
+        ppid: 0,
+        exec_id: "10:7".into(),
+        exe: String::new(),
+        uid: 1000,
+        rule: "net:pypi.org:443".into(),
+        tool_call: Some("toolu_1".into()),
+        attribution: Certainty::Exact,
+        candidates: Vec::new(),
+        repeats: 1,
+        name: Some("pypi.org".into()),
+        connection: None,
+        question: None,
+    }
+}
+
+fn connection(outcome: EgressOutcome) -> Connection {
+    Connection {
+        outcome,
+        cause: None,
+        reason: None,
+        address: Some([198, 18, 3, 1].into()),
+        dialled: Some(([151, 101, 0, 223], 443).into()),
+        tls: true,
+        sent: 2101,
+        received: 48_210,
+        duration_us: 412_007,
+    }
+}
+
+#[test]
+fn every_connection_is_a_network_activity() {
+    let schema = schema_of("network_activity");
+    for (outcome, verdict, expected) in [
+        (EgressOutcome::Passed, Verdict::Allowed, ("Close", "Success", "Allowed", "Allowed")),
+        (EgressOutcome::Failed, Verdict::Allowed, ("Fail", "Failure", "Allowed", "Allowed")),
+        (EgressOutcome::Refused, Verdict::Denied, ("Refuse", "Failure", "Denied", "Blocked")),
+        (EgressOutcome::Ended, Verdict::Denied, ("Reset", "Failure", "Denied", "Dropped")),
+        (EgressOutcome::WouldDeny, Verdict::WouldDeny, ("Close", "Success", "Observed", "Logged")),
+    ] {
+        for (name, dialled) in [
+            (Some("pypi.org"), Some("151.101.0.223:443")),
+            (Some("pypi.org"), Some("[2a04:4e42::223]:443")),
+            (Some("pypi.org"), None),
+            (None, None),
+        ] {
+            let mut told = connection(outcome);
+            told.dialled = dialled.map(|dialled| dialled.parse().unwrap());
+            (told.cause, told.reason) = (Some(EgressCause::NotTls), Some("it said nothing".into()));
+            (told.sent, told.received) = (u64::MAX, u64::MAX);
+            let name = name.map(str::to_owned);
+            let event = Event { verdict, name, connection: Some(told), repeats: u32::MAX, ..event() };
+            let ocsf = events::ocsf(&event).unwrap();
+            assert_eq!(faults(&schema, &ocsf), Vec::<String>::new(), "{ocsf}");
+            let words =
+                ["activity_name", "status", "action", "disposition"].map(|key| ocsf[key].as_str().unwrap());
+            assert_eq!(words, [expected.0, expected.1, expected.2, expected.3]);
+        }
+    }
+    let mut nowhere = connection(EgressOutcome::Refused);
+    (nowhere.address, nowhere.dialled) = (None, None);
+    let ocsf = events::ocsf(&Event { name: None, connection: Some(nowhere), ..event() }).unwrap();
+    assert_eq!(faults(&schema, &ocsf), Vec::<String>::new(), "{ocsf}");
+    let ocsf =
+        events::ocsf(&Event { connection: Some(connection(EgressOutcome::Passed)), ..event() }).unwrap();
+    assert_eq!(ocsf["dst_endpoint"], json!({ "hostname": "pypi.org", "ip": "151.101.0.223", "port": 443 }));
+    assert_eq!(ocsf["traffic"], json!({ "bytes_out": 2101, "bytes_in": 48_210, "bytes": 50_311 }));
+    assert_eq!(
+        (&ocsf["end_time"], &ocsf["start_time"]),
+        (&json!(1_767_323_045_678_i64), &json!(1_767_323_045_266_i64))
+    );
+    assert!(events::ocsf(&event()).is_none(), "the kernel's own");
+}
+
+#[test]
+fn every_question_is_a_dns_activity() {
+    let schema = schema_of("dns_activity");
+    for (kind, outcome, verdict, rcode) in [
+        ("A", NameOutcome::Answered, Verdict::Allowed, "NoError"),
+        ("AAAA", NameOutcome::Refused, Verdict::Denied, "NXDomain"),
+        ("TXT", NameOutcome::Refused, Verdict::Denied, "Refused"),
+        ("A", NameOutcome::NoRoom, Verdict::Denied, "ServError"),
+        ("A", NameOutcome::WouldDeny, Verdict::WouldDeny, "NoError"),
+    ] {
+        let address = (verdict != Verdict::Denied).then(|| [198, 18, 3, 1].into());
+        let question = Question { kind: kind.into(), outcome, address };
+        let told = Event { verdict, question: Some(question), repeats: 5, ..event() };
+        let ocsf = events::ocsf(&told).unwrap();
+        assert_eq!(faults(&schema, &ocsf), Vec::<String>::new(), "{ocsf}");
+        assert_eq!((&ocsf["rcode"], &ocsf["count"]), (&json!(rcode), &json!(5)));
+        assert_eq!(ocsf["query"]["hostname"], "pypi.org");
+        assert_eq!(ocsf.get("answers").is_some(), address.is_some());
+    }
+}
+
+#[test]
+fn what_the_schema_of_networks_does_not_allow_is_found() {
+    let schema = schema_of("network_activity");
+    let whole =
+        events::ocsf(&Event { connection: Some(connection(EgressOutcome::Passed)), ..event() }).unwrap();
+    let changes: [(&str, Value, &str); 5] = [
+        ("/activity_id", json!(8), "event.activity_id: 8"),
+        ("/dst_endpoint/ip", json!("pypi.org"), "event.dst_endpoint.ip: \"pypi.org\""),
+        ("/dst_endpoint/port", json!(65_536), "event.dst_endpoint.port: 65536"),
+        ("/connection_info", json!({}), "event.connection_info.direction_id: missing"),
+        ("/traffic/bytes", json!("many"), "event.traffic.bytes: \"many\""),
+    ];
+    for (place, value, fault) in changes {
+        let mut event = whole.clone();
+        *event.pointer_mut(place).unwrap() = value;
+        assert!(faults(&schema, &event).contains(&fault.to_owned()), "{:?}", faults(&schema, &event));
+    }
 }

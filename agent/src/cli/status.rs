@@ -263,6 +263,14 @@ fn show(
                     lost.container, lost.missing_denied
                 )?;
             }
+            if lost.egress > 0 {
+                writeln!(
+                    out,
+                    "            container {}: {} connections and questions by name are not on record; its egress worker had more \
+                     to tell than it could send",
+                    lost.container, lost.egress
+                )?;
+            }
         }
     }
     if let Some(reload) = &core.reload {

@@ -3,7 +3,7 @@
 use super::{
     agent_line,
     approvals::NotApproved,
-    attribution,
+    attribution, egress_line,
     rule_changes::{NotChanged, listed, suggested},
     session_link::{admit, link, open_journal},
     sessions::Sessions,
@@ -99,6 +99,7 @@ fn converse(
         // A person's decision waits for nobody's questions, and a session's rows have a lane of their own.
         McpRequest::Session { .. }
         | McpRequest::AgentTools { .. }
+        | McpRequest::Egress(_)
         | McpRequest::Waiting
         | McpRequest::Decide { .. }
         | McpRequest::ApproveFor { .. }
@@ -123,6 +124,7 @@ fn converse(
         McpRequest::AgentTools { agent, owner } => {
             return agent_line::serve(conn, sessions, (agent, owner), uid, &still);
         }
+        McpRequest::Egress(line) => return egress_line::serve(conn, sessions, &line, uid, &still),
         McpRequest::Waiting => McpReply::Waiting { calls: sessions.waiting.list(uid) },
         McpRequest::Decide { call, approve } => {
             let decided = sessions.peers.facts(uid, conn.stream(), &still).and_then(|facts| {

@@ -42,14 +42,19 @@ use subtle::ConstantTimeEq;
 const REFRESH: Duration = Duration::from_millis(400);
 /// How long the core may take to hand over what its rings hold.
 const SETTLE: Duration = Duration::from_secs(1);
-/// Links and questions at once, of all users.
-const MAX_CONNECTIONS: usize = 512;
+/// Links at once, of all users.
+const MAX_LINKS: usize = 512;
+/// The same with questions, and with the lines of workers, all of which are root's here.
+const MAX_CONNECTIONS: usize = 1024;
 /// The same of one user, and how many of them may be sessions; a user's own auditor has no others to keep room for.
 const CONNECTIONS_EACH: usize = 96;
 const SESSIONS_EACH: usize = 64;
 /// Lines of agents' workers at once, of all users, and of one; the daemon's agents are root's here.
 const MAX_AGENTS: usize = 256;
 const AGENTS_EACH: usize = 64;
+/// Lines of containers' egress workers at once, of all users' containers but root's, and of one user's.
+const MAX_EGRESS: usize = 256;
+const EGRESS_EACH: usize = 96;
 /// Tokens of the dashboard of all users but root, and of one user, subordinate ids included. Of more, those go that were
 /// not used for longest.
 const MAX_TOKENS: usize = 1024;
@@ -148,6 +153,8 @@ pub struct Sessions {
     pub(super) sending_tools: Mutex<()>,
     /// Lines of agents' workers that are up.
     pub(crate) agents: Permits,
+    /// Lines of containers' egress workers that are up, by whose container it is.
+    pub(crate) egress: Permits,
     /// Who is told on them what is pinned of which agent's servers.
     pub(super) agent_lines: AgentLines,
 }
@@ -184,8 +191,9 @@ impl Sessions {
             db,
             rule_file: None,
             waiting: Waiting::new(owners.clone()),
-            links: within(MAX_CONNECTIONS, SESSIONS_EACH),
+            links: within(MAX_LINKS, SESSIONS_EACH),
             agents: within(MAX_AGENTS, AGENTS_EACH),
+            egress: within(MAX_EGRESS, EGRESS_EACH),
             linked: Mutex::default(),
             claims: Claims::default(),
             connections: within(MAX_CONNECTIONS, CONNECTIONS_EACH),
@@ -306,6 +314,11 @@ impl Sessions {
     /// Whether this is one user's own auditor.
     pub fn is_own(&self) -> bool {
         self.shared.is_none()
+    }
+
+    /// What the threads beside share, where the auditor is the daemon's.
+    pub(super) fn shared(&self) -> Option<&Shared> {
+        self.shared.as_deref()
     }
 
     /// Whose token this is. Every one is compared, each in constant time.

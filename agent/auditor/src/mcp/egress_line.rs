@@ -1,0 +1,212 @@
+//! The line of a container's egress worker: what was connected to by name comes in, and nothing goes out.
+//!
+//! The core connects and says which container it is of; the worker has the connection from then on. It reads what agents and
+//! servers send it, so that it may be in their hands: all that it can say is about its own container, and it is read no faster
+//! than [`EACH`].
+
+use super::sessions::Sessions;
+use crate::{
+    queue::{Item, NotSent},
+    shared::Shared,
+};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use ringfence_base::clock;
+use ringfence_events::{
+    decode::Decoded,
+    egress::{Checked, Now, can_decide, check, decider},
+    manifests::Identity,
+};
+use ringfence_store::{Event, Incoming};
+use ringfence_wire::{
+    conn::Conn,
+    egress::{EgressLine, EgressReports, MAX_REPORTS, REPORTS_AT_ONCE},
+    frame::FrameError,
+    mcp::McpReply,
+    message::Failure,
+};
+use std::{
+    io,
+    net::Shutdown,
+    os::fd::AsFd,
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
+
+/// How long a report takes on average: a container's worker tells a thousand things a second.
+const EACH: Duration = Duration::from_millis(1);
+/// And so much sooner where it told little before.
+const BURST: Duration = Duration::from_secs(2);
+/// How often it is looked whether there is room for what was told.
+const LOOK: Duration = Duration::from_millis(20);
+/// Longest name of a profile, bytes.
+const LONGEST_PROFILE: usize = 128;
+/// Bytes of a report in JSON, about.
+const IN_JSON: usize = 512;
+/// A container's addresses.
+const BLOCK: u8 = 24;
+
+/// Serves a line until its worker ends.
+///
+/// # Errors
+/// [`FrameError`]: also that the worker ended, or said what none says.
+pub(super) fn serve(
+    mut conn: Conn,
+    sessions: &Arc<Sessions>,
+    line: &EgressLine,
+    uid: u32,
+    still: &dyn Fn() -> bool,
+) -> Result<(), FrameError> {
+    let refuse = |conn: &mut Conn, why: String| conn.send(&McpReply::Failed(Failure::new(why)));
+    let Some(shared) = sessions.shared().filter(|_| uid == 0) else {
+        return refuse(&mut conn, "only the daemon has the lines of egress workers made".to_owned());
+    };
+    if !is_sound(line) {
+        return refuse(&mut conn, "that is no container of the daemon's".to_owned());
+    }
+    // A confined root is none that anybody believes about another container.
+    if let Err(why) = sessions.may_approve(uid, conn.stream(), still) {
+        sessions.waiting.refusals.log(conn.stream(), "the line of an egress worker is", &why);
+        return refuse(&mut conn, why.to_string());
+    }
+    let spare = conn.stream().try_clone().map_err(FrameError::from_io)?;
+    // By whose container it is: nobody keeps another user's containers off the record.
+    let Some(permit) = sessions.egress.take(line.uid, move || drop(spare.shutdown(Shutdown::Both))) else {
+        let why = format!("too many containers of uid {} have an egress worker", line.uid);
+        sessions.turned.log(conn.stream(), "the line of an egress worker is", &why);
+        return refuse(&mut conn, why);
+    };
+    if !permit.busy() {
+        return Err(FrameError::Closed);
+    }
+    conn.send(&McpReply::Linked)?;
+    let still = || still() && permit.is_held();
+    let identity = Arc::new(Identity {
+        public: line.public.clone(),
+        profile: line.profile.clone(),
+        uid: line.uid,
+        created: line.created,
+    });
+    let mut conn = conn.up_to(MAX_REPORTS);
+    let mut pace = Pace { until: Instant::now() };
+    loop {
+        let mut polled = [PollFd::new(conn.stream().as_fd(), PollFlags::POLLIN)];
+        poll(&mut polled, PollTimeout::NONE).map_err(|errno| FrameError::from_io(io::Error::from(errno)))?;
+        let told = match conn.receive::<EgressReports>() {
+            Ok(told) => told,
+            Err(error) => {
+                if matches!(error, FrameError::Json(_) | FrameError::TooLong { .. } | FrameError::Empty) {
+                    strange(sessions, line);
+                }
+                return Err(error);
+            }
+        };
+        let count = told.reports.len();
+        let incoming = (1..=REPORTS_AT_ONCE)
+            .contains(&count)
+            .then(|| taken(sessions, shared, (line, &identity), told))
+            .flatten();
+        let Some(incoming) = incoming else {
+            strange(sessions, line);
+            return Err(FrameError::Closed);
+        };
+        thread::sleep(pace.after(count, Instant::now()));
+        hand_over(shared, incoming, count * IN_JSON, &still)?;
+    }
+}
+
+/// What no worker of ours says ends its line: it may have another, and is heard from its first word on.
+fn strange(sessions: &Sessions, line: &EgressLine) {
+    sessions.turned.warn(line.uid, || {
+        format!(
+            "the egress worker of container {} tells what no worker tells: its line is ended",
+            line.public
+        )
+    });
+}
+
+/// What is to be stored of what was told. `None`: no worker tells that.
+fn taken(
+    sessions: &Sessions,
+    shared: &Shared,
+    (line, identity): (&EgressLine, &Arc<Identity>),
+    told: EgressReports,
+) -> Option<Vec<Incoming>> {
+    let now = Now { micros: clock::now_micros(), boot: clock::since_boot() };
+    let checked: Vec<Checked> =
+        told.reports.into_iter().map(|report| check(line, report, now)).collect::<Option<_>>()?;
+    let manifests = shared.manifests();
+    let incoming = checked.into_iter().map(|checked| match checked {
+        Checked::Lost(count) => {
+            Incoming::EgressLost { kernel: line.container, identity: Arc::clone(identity), count }
+        }
+        Checked::Event { ts, rule, record } => {
+            let (rule, generation) = manifests.named(line.container, rule, |rule| can_decide(rule, &record));
+            sessions.metrics.told(&record);
+            let decider = decider(rule, &record);
+            let record = Decoded { generation, ..*record };
+            Incoming::Event(Box::new(Event { ts, identity: Some(Arc::clone(identity)), decider, record }))
+        }
+    });
+    Some(incoming.collect())
+}
+
+/// Hands on what is to be stored, and waits for room: the worker waits meanwhile, and counts what it has no room for.
+fn hand_over(
+    shared: &Shared,
+    incoming: Vec<Incoming>,
+    bytes: usize,
+    still: &dyn Fn() -> bool,
+) -> Result<(), FrameError> {
+    let mut item = Item::Batch { sequence: None, incoming };
+    while still() {
+        item = match shared.tell(item, bytes) {
+            Ok(()) => return Ok(()),
+            Err(NotSent::Full(item)) => item,
+            Err(NotSent::Closed) => return Err(FrameError::Closed),
+        };
+        thread::sleep(LOOK);
+    }
+    Err(FrameError::Closed)
+}
+
+/// Whether the daemon can have said this.
+fn is_sound(line: &EgressLine) -> bool {
+    let is_id = line.public.len() == 12 && line.public.bytes().all(|byte| byte.is_ascii_hexdigit());
+    is_id
+        && !line.profile.is_empty()
+        && line.profile.len() <= LONGEST_PROFILE
+        && line.block.prefix_len() == BLOCK
+}
+
+/// How fast a worker is listened to.
+#[derive(Debug)]
+struct Pace {
+    /// When all that was taken would have come at the average.
+    until: Instant,
+}
+
+impl Pace {
+    /// How long to wait after so many reports more.
+    fn after(&mut self, reports: usize, now: Instant) -> Duration {
+        let reports = u32::try_from(reports).unwrap_or(u32::MAX);
+        self.until = self.until.max(now) + EACH.saturating_mul(reports);
+        self.until.saturating_duration_since(now + BURST)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_worker_is_heard_out_at_once_and_then_at_its_pace() {
+        let start = Instant::now();
+        let mut pace = Pace { until: start };
+        let burst: Vec<Duration> = (0..31).map(|_| pace.after(64, start)).collect();
+        assert!(burst.iter().all(Duration::is_zero), "{burst:?}");
+        assert_eq!(pace.after(64, start), Duration::from_millis(48));
+        assert_eq!(pace.after(64, start + Duration::from_millis(48)), Duration::from_millis(64));
+        assert_eq!(pace.after(64, start + Duration::from_secs(60)), Duration::ZERO);
+    }
+}
