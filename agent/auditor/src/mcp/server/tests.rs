@@ -28,6 +28,7 @@ use ringfence_wire::{
 use std::{fs::File, thread};
 
 mod agents;
+mod egress;
 
 #[test]
 fn who_had_to_go_gets_no_answer_to_what_it_had_written_before() {
