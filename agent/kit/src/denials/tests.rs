@@ -32,6 +32,9 @@ fn event(id: u64, call: Option<&str>) -> Event {
         attribution: Certainty::Exact,
         candidates: Vec::new(),
         repeats: 1,
+        name: None,
+        connection: None,
+        question: None,
     }
 }
 

@@ -9,6 +9,7 @@ use ringfence_base::{
     paths::Paths,
 };
 use ringfence_client::events::Client;
+use ringfence_session::export::events::ocsf;
 use ringfence_wire::{
     event::{Event, Target, Verdict},
     message::{EventsQuery, QueryReply, QueryRequest},
@@ -24,6 +25,7 @@ const RETRIES: u32 = 60;
 #[command(after_help = "Examples:
   ringfence events list --denied --since 10m
   ringfence events list --follow --container 3fa9c1d20b7e
+  ringfence events list --name '*.pypi.org' --since today
   ringfence events list --json --since today | jq -r 'select(.op == \"connect\") | .addr'")]
 pub(crate) struct ListArgs {
     /// Stay, and show events as they happen.
@@ -35,6 +37,12 @@ pub(crate) struct ListArgs {
     /// Only events of this container (its id or the beginning of the id) or profile.
     #[arg(long, value_name = "C")]
     container: Option<String>,
+    /// Only connections by name, and questions for names (docs/events.md).
+    #[arg(long)]
+    egress: bool,
+    /// Of those, only the ones of this host; `*.HOST` for the hosts below it.
+    #[arg(long, value_name = "HOST")]
+    name: Option<String>,
     /// Only events since this time: `10m`, `2h`, `3d` (ago), `today`, `2026-11-20`, `2026-11-20T09:30` (local time) or RFC
     /// 3339 with an offset.
     #[arg(long, value_name = "T", value_parser = parse_since)]
@@ -42,13 +50,21 @@ pub(crate) struct ListArgs {
     /// One JSON object per line (docs/events.md).
     #[arg(long)]
     json: bool,
+    /// Connections by name and questions for names as OCSF 1.4 has them, one JSON object per line: Network Activity and DNS Activity.
+    #[arg(long, conflicts_with = "json")]
+    ocsf: bool,
     /// Only the newest N of the events that have already happened.
     #[arg(short = 'n', long, value_name = "N")]
     limit: Option<u32>,
 }
 
 pub(super) fn list(args: &ListArgs) -> anyhow::Result<ExitCode> {
-    let mut out = Output { out: anstream::stdout().lock(), json: args.json, header: !args.json };
+    let form = match (args.json, args.ocsf) {
+        (_, true) => Form::Ocsf,
+        (true, false) => Form::Json,
+        (false, false) => Form::Table,
+    };
+    let mut out = Output { out: anstream::stdout().lock(), form, header: form == Form::Table };
     show(args, &mut out)?;
     Ok(ExitCode::SUCCESS)
 }
@@ -58,6 +74,8 @@ fn show(args: &ListArgs, out: &mut Output<impl Write>) -> anyhow::Result<()> {
     let mut query = EventsQuery {
         denied: args.denied,
         container: args.container.clone(),
+        egress: args.egress || args.ocsf,
+        name: args.name.clone(),
         since: args.since,
         after: None,
         limit: args.limit,
@@ -114,10 +132,18 @@ fn reconnect(socket: &std::path::Path, query: &mut EventsQuery) -> Option<Client
     })
 }
 
+/// How events are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Form {
+    Table,
+    Json,
+    Ocsf,
+}
+
 /// Where events go.
 struct Output<W> {
     out: W,
-    json: bool,
+    form: Form,
     header: bool,
 }
 
@@ -142,11 +168,17 @@ impl<W: Write> Output<W> {
             writeln!(self.out, "{dim}{head}{dim:#}")?;
         }
         for event in events {
-            if self.json {
-                let json = serde_json::to_string(event).context("an event cannot be written as JSON")?;
-                writeln!(self.out, "{json}")?;
-            } else {
-                writeln!(self.out, "{}", row(event))?;
+            match self.form {
+                Form::Table => writeln!(self.out, "{}", row(event))?,
+                Form::Json => {
+                    let json = serde_json::to_string(event).context("an event cannot be written as JSON")?;
+                    writeln!(self.out, "{json}")?;
+                }
+                Form::Ocsf => {
+                    if let Some(event) = ocsf(event) {
+                        writeln!(self.out, "{event}")?;
+                    }
+                }
             }
         }
         self.out.flush()?;
@@ -163,13 +195,29 @@ pub(super) fn style(verdict: Verdict) -> Style {
     }
 }
 
-/// The target of an event for the terminal, between other columns: both ends of a rename, `-` for nothing.
+/// The target of an event for the terminal, between other columns: both ends of a rename, a connection's server and bytes, the host
+/// that an address stands for; `-` for nothing.
 pub(super) fn target(event: &Event) -> String {
     let (Target::Path(from) | Target::Addr(from)) = &event.target;
-    let from = from.as_deref().unwrap_or("-");
+    let from = apart(from.as_deref().unwrap_or("-"));
+    if let Some(connection) = &event.connection {
+        let server = connection.dialled.map(|dialled| format!(" -> {dialled}")).unwrap_or_default();
+        let bytes = match (connection.sent, connection.received) {
+            (0, 0) => String::new(),
+            (sent, received) => format!(" ({sent} B sent, {received} B received)"),
+        };
+        return format!("{from}{server}{bytes}");
+    }
+    if let Some(question) = &event.question {
+        let answer = question.address.map(|address| format!(" -> {address}")).unwrap_or_default();
+        return format!("{from} {}{answer}", apart(&question.kind));
+    }
+    if let Some(name) = &event.name {
+        return format!("{from} ({})", apart(name));
+    }
     match event.flags.iter().find_map(|flag| flag.strip_prefix("to=")) {
-        Some(to) => format!("{} -> {}", apart(from), apart(to)),
-        None => apart(from),
+        Some(to) => format!("{from} -> {}", apart(to)),
+        None => from,
     }
 }
 

@@ -12,7 +12,7 @@ use calls::CallsArgs;
 use list::ListArgs;
 use std::process::ExitCode;
 
-/// Shows what the kernel saw confined processes do, and why it decided so.
+/// Shows what confined processes did and which hosts they reached, and why.
 ///
 /// Without a subcommand it lists events, as `ringfence events list` does. You see the events of your own containers; root sees
 /// all.
@@ -22,6 +22,7 @@ use std::process::ExitCode;
   ringfence events --denied --since 10m
   ringfence events --follow --container 3fa9c1d20b7e
   ringfence events --json --since today | jq -r 'select(.op == \"connect\") | .addr'
+  ringfence events --name '*.pypi.org'
   ringfence events why last
   ringfence events trace coder
   ringfence events calls

@@ -209,6 +209,9 @@ mod tests {
             attribution: Certainty::None,
             candidates: Vec::new(),
             repeats: 1,
+            name: None,
+            connection: None,
+            question: None,
         };
         event(&mut out, &forged, "   ").unwrap();
         let text = String::from_utf8(out).unwrap();

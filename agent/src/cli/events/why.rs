@@ -12,6 +12,7 @@ use std::{
     io::{self, Write},
     path::Path,
     process::ExitCode,
+    time::Duration,
 };
 
 /// Explains one event: the rule that decided it, where that rule is, and which line would change it.
@@ -95,15 +96,27 @@ fn write(out: &mut impl Write, why: &Explanation) -> io::Result<()> {
     if !flags.is_empty() {
         writeln!(out, "  {:<10}  {}", "flags", flags.join(" "))?;
     }
-    writeln!(
-        out,
-        "  {:<10}  {} (pid {}, parent {}, uid {})",
-        "by",
-        if event.exe.is_empty() { "-" } else { &event.exe },
-        event.tgid,
-        event.ppid,
-        event.uid
-    )?;
+    // Nobody knows who asked for a name.
+    if event.question.is_none() {
+        writeln!(
+            out,
+            "  {:<10}  {} (pid {}, parent {}, uid {})",
+            "by",
+            if event.exe.is_empty() { "-" } else { &event.exe },
+            event.tgid,
+            event.ppid,
+            event.uid
+        )?;
+    }
+    if let Some(connection) = &event.connection {
+        let address = connection.address.map_or_else(|| "-".to_owned(), |address| address.to_string());
+        let lasted = Duration::from_micros(connection.duration_us);
+        writeln!(out, "  {:<10}  to {address}, {lasted:?}", "connected")?;
+        if let Some(told) = &connection.reason {
+            // A server or an agent may have chosen some of its words.
+            writeln!(out, "  {:<10}  \"{}\"", "worker", printable(told))?;
+        }
+    }
     if event.repeats > 1 {
         writeln!(out, "  {:<10}  {}", "repeats", event.repeats)?;
     }
