@@ -130,7 +130,7 @@ pub fn check(line: &EgressLine, report: EgressReport, now: Now) -> Option<Checke
     };
     let egress = Egress { name: escape::name(name.as_bytes()), told };
     // A time of before this boot would be a number below zero.
-    let ago = u64::try_from(now.micros - began).unwrap_or(0).saturating_mul(1000);
+    let ago = u64::try_from(now.micros.saturating_sub(began)).unwrap_or(0).saturating_mul(1000);
     let moment = now.boot.saturating_sub(ago).max(1);
     let record = Decoded { port, repeats, ..record_of(line.container, egress, (flow, moment)) };
     Some(Checked::Event { ts: ended, rule, record: Box::new(record) })

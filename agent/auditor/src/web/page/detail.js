@@ -69,6 +69,13 @@ const SURE = {
   ambiguous: "may be this call's: another was in flight too or has reached into it, or the process is older than the call",
 };
 
+/** What an event was done to: of a connection by name its server, of an address of the container's block the host that it stands for. */
+function target(event) {
+  const what = event.path ?? event.addr ?? "";
+  if (event.connection) return event.connection.dialled ? `${what} → ${event.connection.dialled}` : what;
+  return event.name && event.name !== what ? `${what} (${event.name})` : what;
+}
+
 /** What the kernel saw while the call was in flight. */
 function events(call) {
   if (!call.container && !call.events?.length) return null;
@@ -79,7 +86,7 @@ function events(call) {
       el("td", {}, el("span", { class: `sure s-${event.attribution}`, title: SURE[event.attribution] ?? "" }, event.attribution)),
       el("td", {}, el("span", { class: event.verdict === "allowed" ? "" : "bad" }, event.verdict)),
       shown("td", {}, event.op),
-      shown("td", { class: "arguments" }, event.path ?? event.addr ?? ""),
+      shown("td", { class: "arguments" }, target(event)),
       shown("td", { class: "arguments" }, event.exe),
     ),
   );

@@ -137,7 +137,10 @@ fn what_a_worker_tells_is_its_container_s_and_names_the_rules_that_are() {
             Incoming::Event(event) => {
                 assert_eq!((event.record.container, event.record.generation), (0x1005, 4));
                 let identity = event.identity.as_ref().expect("known");
-                assert_eq!((&*identity.public, &*identity.profile, identity.uid), ("0123456789ab", "coder", 7));
+                assert_eq!(
+                    (&*identity.public, &*identity.profile, identity.uid),
+                    ("0123456789ab", "coder", 7)
+                );
                 Some(match &event.decider {
                     Decider::Rule(rule) => rule.id.clone(),
                     other => format!("{other:?}"),
@@ -148,7 +151,10 @@ fn what_a_worker_tells_is_its_container_s_and_names_the_rules_that_are() {
         })
         .collect();
     let evil = "deny.net:evil.example";
-    assert_eq!(deciders, ["grant.net:pypi.org:443", "Unknown", evil, "Unknown", "Default", "Unknown", "Default"]);
+    assert_eq!(
+        deciders,
+        ["grant.net:pypi.org:443", "Unknown", evil, "Unknown", "Default", "Unknown", "Default"]
+    );
     assert_eq!(incoming.len(), 8);
     let metrics = sessions.metrics.text(0, 0, Default::default()).expect("text");
     assert!(metrics.contains(r#"ringfence_egress_connections_total{outcome="passed"} 4"#), "{metrics}");
@@ -222,7 +228,9 @@ fn a_worker_that_tells_what_none_tells_has_no_line_any_more() {
     worker.send(&told(vec![asked("a.example"); REPORTS_AT_ONCE])).expect("sent");
     assert_eq!(next(&items).len(), REPORTS_AT_ONCE, "the control");
     drop(worker);
-    ringfence_test_support::wait::wait_until("lines that ended are forgotten", || sessions.egress.count(0) == 0);
+    ringfence_test_support::wait::wait_until("lines that ended are forgotten", || {
+        sessions.egress.count(0) == 0
+    });
 }
 
 #[test]
