@@ -1,4 +1,4 @@
-//! What is tried on the auditor: records of the kernel's rings, journals and ledgers of MCP sessions.
+//! What is tried on the auditor: records of the kernel's rings, what egress workers tell, journals and ledgers of MCP sessions.
 
 pub use super::web_targets as web;
 use ringfence_base::escape;
@@ -6,13 +6,17 @@ use ringfence_common::{
     ABI_VERSION,
     event::{FLAG_ABSTRACT, FLAG_CUT, FLAG_EXE_CUT, Header, LARGE_SECTION, Op, SLACK, SMALL_SECTION},
 };
-use ringfence_events::decode::{self, Decoded};
+use ringfence_events::{
+    decode::{self, Decoded},
+    egress::{self, Checked, Now},
+};
 use ringfence_session::rows::ingest::{Fold, Row};
 use ringfence_session::{
     heads,
     journal::{self, Entry, GENESIS, Reader, Step},
     ledger::{self, Ledger},
 };
+use ringfence_wire::egress::{EgressLine, EgressReports, MAX_NAME};
 use std::{
     collections::{HashMap, HashSet},
     convert::Infallible,
@@ -40,6 +44,30 @@ pub fn records(data: &[u8]) {
     put(offset_of!(Header, section), section);
     if let Ok(decoded) = decode::record(&raw) {
         lossless(&raw, &decoded);
+    }
+}
+
+/// What an egress worker tells of its container: what is taken of it is about that container, in its time, short and printable,
+/// and is no record of the kernel's.
+pub fn told(body: &[u8]) {
+    let Ok(EgressReports { reports }) = serde_json::from_slice(body) else { return };
+    let now = Now { micros: 1_800_000_000_000_000, boot: 1_000_000_000 };
+    let line = EgressLine {
+        container: 0x1005,
+        public: "0123456789ab".into(),
+        profile: "coder".into(),
+        uid: 1000,
+        created: now.micros - 60_000_000,
+        block: "198.18.3.0/24".parse().expect("a block"),
+    };
+    for report in reports {
+        let Some(Checked::Event { ts, record, .. }) = egress::check(&line, report, now) else { continue };
+        assert!((line.created..=now.micros).contains(&ts) && (1..=now.boot).contains(&record.time), "{record:?}");
+        assert!(record.container == line.container && record.repeats > 0, "{record:?}");
+        assert!(record.family == 0 || record.addr[..15] == [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 255, 255, 198, 18, 3]);
+        let told = record.egress.as_ref().expect("what the worker tells");
+        assert!(told.name.len() <= 4 * MAX_NAME && !told.name.contains(char::is_control), "{told:?}");
+        assert!(matches!(Op::of(record.op), Some(Op::NetConnection | Op::NetName)), "{record:?}");
     }
 }
 

@@ -275,6 +275,7 @@ pub fn wire(data: &[u8]) {
         let _ = serde_json::from_slice::<messages::SessionUpdate>(&body);
         let _ = serde_json::from_slice::<messages::SessionOrder>(&body);
         let _ = serde_json::from_slice::<message::Failure>(&body);
+        auditor::told(&body);
     }
 }
 
