@@ -9,8 +9,14 @@
 //! worker sends there are numbers, and a sentence for the operator ([`FromEgress::Complaint`]).
 
 use ipnet::{IpNet, Ipv4Net};
-use serde::{Deserialize, Serialize};
-use std::net::{Ipv4Addr, SocketAddr};
+use serde::{
+    Deserialize, Deserializer, Serialize,
+    de::{self, SeqAccess, Visitor},
+};
+use std::{
+    fmt,
+    net::{Ipv4Addr, SocketAddr},
+};
 
 /// Most bytes of a message of the core's: the names of a policy are the longest.
 pub const MAX_ORDER: usize = 4 << 20;
@@ -217,8 +223,33 @@ pub struct EgressLine {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EgressReports {
-    /// At least one, at most [`REPORTS_AT_ONCE`].
+    /// At least one, at most [`REPORTS_AT_ONCE`]: the next is not read.
+    #[serde(deserialize_with = "reports_at_once")]
     pub reports: Vec<EgressReport>,
+}
+
+/// A frame has room for thousands of the shortest reports, which would take many times its bytes.
+fn reports_at_once<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<EgressReport>, D::Error> {
+    struct Reports;
+    impl<'de> Visitor<'de> for Reports {
+        type Value = Vec<EgressReport>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            write!(f, "at most {REPORTS_AT_ONCE} reports")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
+            let mut reports = Vec::new();
+            while let Some(report) = list.next_element()? {
+                if reports.len() == REPORTS_AT_ONCE {
+                    return Err(de::Error::invalid_length(REPORTS_AT_ONCE + 1, &self));
+                }
+                reports.push(report);
+            }
+            Ok(reports)
+        }
+    }
+    deserializer.deserialize_seq(Reports)
 }
 
 /// One thing that happened.
@@ -390,6 +421,18 @@ mod tests {
         }
         let reports = r#"{"reports":[{"at":1,"record":{"lost":{"count":1,"of":"x"}}}]}"#;
         assert!(serde_json::from_str::<EgressReports>(reports).is_err());
+    }
+
+    #[test]
+    fn no_frame_has_more_reports_than_may_be() {
+        let of = |count: usize| {
+            let one = r#"{"at":1,"record":{"lost":{"count":1}}}"#;
+            format!(r#"{{"reports":[{}]}}"#, vec![one; count].join(","))
+        };
+        let read = serde_json::from_str::<EgressReports>(&of(REPORTS_AT_ONCE)).unwrap();
+        assert_eq!(read.reports.len(), REPORTS_AT_ONCE);
+        let error = serde_json::from_str::<EgressReports>(&of(REPORTS_AT_ONCE + 1)).unwrap_err();
+        assert!(error.to_string().contains("at most 64 reports"), "{error}");
     }
 
     #[test]
