@@ -316,6 +316,7 @@ fn every_question_is_a_dns_activity() {
     for (kind, outcome, verdict, rcode) in [
         ("A", NameOutcome::Answered, Verdict::Allowed, "NoError"),
         ("AAAA", NameOutcome::Refused, Verdict::Denied, "NXDomain"),
+        ("HTTPS", NameOutcome::Refused, Verdict::Denied, "NXDomain"),
         ("TXT", NameOutcome::Refused, Verdict::Denied, "Refused"),
         ("A", NameOutcome::NoRoom, Verdict::Denied, "ServError"),
         ("A", NameOutcome::WouldDeny, Verdict::WouldDeny, "NoError"),

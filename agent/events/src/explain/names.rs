@@ -31,6 +31,11 @@ pub(super) fn entry(name: &str, port: Option<u16>) -> Option<String> {
     is_host.then(|| port.map_or_else(|| name.to_owned(), |port| format!("{name}:{port}")))
 }
 
+/// Whether a question of this kind is answered for a granted name, with an address or with none: what is refused is the name.
+fn is_of_address(kind: &str) -> bool {
+    ["A", "AAAA", "HTTPS", "SVCB"].contains(&kind)
+}
+
 fn grant(entry: &str) -> String {
     lines("[grant]", &["net"], |key| format!("{key} = {{ only = [{}] }}", escape::toml(entry)))
 }
@@ -54,7 +59,7 @@ fn asked(stored: &Stored, name: &str, question: &Question) -> Parts {
             format!("Grant the hosts that it needs by their whole names in `net` of the profile {profile}: each has an address of its own."),
             None,
         ),
-        NameOutcome::Refused | NameOutcome::WouldDeny if !["A", "AAAA"].contains(&question.kind.as_str()) => (
+        NameOutcome::Refused | NameOutcome::WouldDeny if !is_of_address(&question.kind) => (
             None,
             format!(
                 "Questions of type {} are answered for no name: what goes back and forth in them would be a way out.",

@@ -179,12 +179,15 @@ fn a_refused_name_gets_the_line_that_grants_it() {
     for no_host in [r"a\\b.org", "localhost", "a b.org", ".org", "*.org"] {
         assert_eq!(line(Decider::Default, samples::question(no_host)), "", "{no_host}");
     }
-    let mut text = samples::question("pypi.org");
-    if let Some(Told::Question(question)) = text.egress.as_mut().map(|egress| &mut egress.told) {
-        question.kind = "TXT".into();
+    for (kind, is_the_name) in [("AAAA", true), ("HTTPS", true), ("TXT", false), ("MX", false)] {
+        let mut asked = samples::question("pypi.org");
+        if let Some(Told::Question(question)) = asked.egress.as_mut().map(|egress| &mut egress.told) {
+            question.kind = kind.into();
+        }
+        let said = explained(Decider::Default, asked);
+        assert_eq!(said.line.is_some(), is_the_name, "{said:?}");
+        assert_eq!(said.reason.contains(&format!("type {kind}")), !is_the_name, "{said:?}");
     }
-    let said = explained(Decider::Default, text);
-    assert!(said.line.is_none() && said.reason.contains("type TXT"), "{said:?}");
 }
 
 #[test]

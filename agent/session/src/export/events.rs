@@ -110,7 +110,9 @@ fn port(event: &Event) -> Option<u16> {
 fn dns_activity(event: &Event, question: &Question) -> Class {
     let (rcode, status) = match question.outcome {
         NameOutcome::Answered | NameOutcome::WouldDeny => ((0, "NoError"), SUCCESS),
-        NameOutcome::Refused if ["A", "AAAA"].contains(&question.kind.as_str()) => ((3, "NXDomain"), FAILURE),
+        NameOutcome::Refused if ["A", "AAAA", "HTTPS", "SVCB"].contains(&question.kind.as_str()) => {
+            ((3, "NXDomain"), FAILURE)
+        }
         NameOutcome::Refused => ((5, "Refused"), FAILURE),
         NameOutcome::NoRoom => ((2, "ServError"), FAILURE),
     };
