@@ -10,20 +10,17 @@ use nix::sys::resource::{Resource, setrlimit};
 use ringfence_sandbox::{
     caps, host,
     landlock::{self, Access, Hierarchy, Rules},
-    resolving, seccomp,
+    memory, resolving, seccomp,
 };
 use std::{
-    fs::{self, File, OpenOptions},
-    io::{self, Read as _, Write as _},
+    fs::{self, File},
+    io::{self, Read as _},
     path::{Path, PathBuf},
 };
 
 /// Most bytes of memory that a worker writes to: a container that makes it hold more ends its own worker, and nobody
 /// else's. A conversation of 10 MB needs about 50 MB.
 const MEMORY: u64 = 1 << 30;
-
-/// How soon the kernel ends this process when memory runs out: 0, and what is above and below, to -1000 for never.
-const OOM_SCORE: &str = "/proc/self/oom_score_adj";
 
 /// Most bytes of a program in which the name of its loader is looked for: linkers put it at the beginning.
 const BEGINNING: u64 = 1 << 20;
@@ -54,9 +51,10 @@ pub enum Error {
 /// [`Error`]; the process must then end.
 pub(crate) fn hide() -> Result<(), Error> {
     // Before /proc/self is root's.
-    if let Err(error) = like_any_other_for_memory() {
+    if let Err(error) = memory::like_any_other() {
         tracing::warn!(
-            "cannot write {OOM_SCORE}, so the kernel ends others before this worker when memory runs out: {error}"
+            "cannot write {}, so the kernel ends others before this worker when memory runs out: {error}",
+            memory::OOM_SCORE
         );
     }
     caps::not_dumpable()?;
@@ -133,15 +131,6 @@ fn loader(program: &[u8]) -> Option<PathBuf> {
     let segments = header.program_headers(endian, program).ok()?;
     let name = segments.iter().find_map(|segment| segment.interpreter(endian, program).ok().flatten())?;
     Some(PathBuf::from(std::ffi::OsStr::from_bytes(name)))
-}
-
-/// The unit keeps the kernel from choosing the daemon when the host's memory runs out. How much a worker has is its agent's
-/// doing: it gives up what it has of that from the daemon. Whoever started the daemon otherwise is not overruled.
-fn like_any_other_for_memory() -> io::Result<()> {
-    if fs::read_to_string(OOM_SCORE)?.starts_with('-') {
-        OpenOptions::new().write(true).open(OOM_SCORE)?.write_all(b"0")?;
-    }
-    Ok(())
 }
 
 fn landlocked(own: &[PathBuf]) -> Result<(), Error> {

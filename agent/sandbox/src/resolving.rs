@@ -2,8 +2,8 @@
 
 use std::{env, ffi::OsString, path::PathBuf};
 
-/// What the C library reads to resolve a name, where certificates' roots are, and what the loader finds.
-const PATHS: &[&str] = &[
+/// What the C library reads to resolve a name, and what the loader finds: the C library's modules for that are shared objects.
+const NAMES: &[&str] = &[
     "/etc/resolv.conf",
     "/etc/hosts",
     "/etc/nsswitch.conf",
@@ -11,10 +11,6 @@ const PATHS: &[&str] = &[
     "/etc/gai.conf",
     "/etc/services",
     "/etc/ld.so.cache",
-    "/etc/ssl",
-    "/usr/share/ca-certificates",
-    "/usr/local/share/ca-certificates",
-    "/etc/pki",
     "/run/systemd/resolve",
     "/usr/lib",
     "/lib",
@@ -23,14 +19,24 @@ const PATHS: &[&str] = &[
     "/dev/null",
 ];
 
+/// Where certificates' roots are.
+const ROOTS: &[&str] =
+    &["/etc/ssl", "/usr/share/ca-certificates", "/usr/local/share/ca-certificates", "/etc/pki"];
+
 /// Variables that name certificates in place of the system's: a file, and directories with colons between them.
 pub const CERTIFICATES: [&str; 2] = [FILE, DIRECTORIES];
 const FILE: &str = "SSL_CERT_FILE";
 const DIRECTORIES: &str = "SSL_CERT_DIR";
 
-/// All of them.
+/// What it takes to resolve names, and to check certificates.
 pub fn paths() -> Vec<PathBuf> {
-    PATHS.iter().map(PathBuf::from).chain(named(|name| env::var_os(name))).collect()
+    let roots = ROOTS.iter().map(PathBuf::from).chain(named(|name| env::var_os(name)));
+    names().into_iter().chain(roots).collect()
+}
+
+/// What it takes to resolve names.
+pub fn names() -> Vec<PathBuf> {
+    NAMES.iter().map(PathBuf::from).collect()
 }
 
 /// What the environment names. Nothing between two colons is no directory.

@@ -173,6 +173,11 @@ impl Policy {
         Policy::shipped("worker", include_str!("../../../../profiles/seccomp/worker.toml"))
     }
 
+    /// An egress worker's own.
+    pub fn egress_list() -> Result<Policy, super::Error> {
+        Policy::shipped("egress", include_str!("../../../../profiles/seccomp/egress.toml"))
+    }
+
     /// The same, where threads are signalled: those of this process only. Landlock has a scope for signals since 6.12, and a
     /// user's workers are all that user's.
     pub fn signalling_only(self, process: u32) -> Policy {
