@@ -161,6 +161,9 @@ enum Role {
     /// Renews a login. `ringfence run` starts it, with a socket to it as standard input.
     #[command(hide = true)]
     LlmRenewal,
+    /// What one container reaches by name. The daemon starts it, with a socket to it as standard input.
+    #[command(hide = true)]
+    EgressWorker,
 }
 
 #[derive(Debug, clap::Args)]
@@ -228,6 +231,7 @@ impl Role {
             Self::LlmWorker => role::llm_worker(),
             Self::LlmCommands => role::llm_commands(),
             Self::LlmRenewal => role::llm_renewal(),
+            Self::EgressWorker => role::egress_worker(),
         }
     }
 }

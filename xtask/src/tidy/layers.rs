@@ -71,6 +71,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
         "llm-worker",
         &["base", "credentials", "files", "http", "pins", "policy", "redact", "sandbox", "supervise", "wire"],
     ),
+    ("egress", &["base", "names", "sandbox", "wire"]),
     ("kit", &["base", "credentials", "files", "policy", "process", "supervise", "wire"]),
     ("guest", &["base", "file-tools", "wire"]),
 ];
@@ -92,6 +93,7 @@ const NEVER: &[(&str, &[&str])] = &[
     ("policy", &["aya", "rusqlite", "hyper", "tokio"]),
     ("store", &["aya", "hyper", "tokio"]),
     ("llm-worker", &["aya", "rusqlite"]),
+    ("egress", &["aya", "hyper", "reqwest", "ringfence-policy", "rusqlite"]),
     ("auditor", &["aya"]),
     ("mcp-http", &["aya", "rusqlite"]),
     ("interceptor", &["aya", "rusqlite", "hyper", "tokio"]),

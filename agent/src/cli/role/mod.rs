@@ -48,6 +48,13 @@ pub(crate) fn llm_worker() -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// `ringfence egress-worker`.
+pub(crate) fn egress_worker() -> anyhow::Result<ExitCode> {
+    prepare();
+    ringfence_egress::role::run()?;
+    Ok(ExitCode::SUCCESS)
+}
+
 /// `ringfence llm-commands`.
 pub(crate) fn llm_commands() -> anyhow::Result<ExitCode> {
     prepare();

@@ -1,0 +1,173 @@
+//! Bytes from one socket to another. No connection has a buffer: what cannot be sent on stays in the kernel, at the socket it came
+//! to (or in a pipe, of which there are few), so that its sender waits.
+//!
+//! Much goes through a pipe by splice(2). Little, and what is to be looked at first, is copied: it is read without being taken
+//! (`MSG_PEEK`), sent, and as much taken as was sent.
+
+use crate::pipes::{Pipes, SIZE};
+use rustix::{
+    io::ioctl_fionread,
+    net::{RecvFlags, SendFlags, recv, send},
+    pipe::{SpliceFlags, splice},
+};
+use std::{cell::RefCell, io};
+use tokio::{io::Interest, net::TcpStream};
+
+/// From so many bytes on, a pipe is worth its system calls.
+const MUCH: usize = 16 << 10;
+/// Bytes that can be looked at at once: more than a head may have.
+pub(crate) const SCRATCH: usize = 128 << 10;
+
+/// What all connections share.
+pub(crate) struct Mover {
+    pipes: Pipes,
+    /// Never held while anything is waited for.
+    scratch: RefCell<Box<[u8]>>,
+}
+
+/// What became of an attempt to move bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// So many went, at least one.
+    Moved(usize),
+    /// There are none, and there will be none.
+    End,
+    /// There are none now.
+    NothingToRead,
+    /// They cannot be sent now.
+    NoRoomToWrite,
+}
+
+/// What is there to be looked at.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Seen<T> {
+    /// What whoever looked made of it.
+    Bytes(T),
+    /// Nothing more than before, and there will be nothing more.
+    End,
+}
+
+impl Default for Mover {
+    fn default() -> Self {
+        Self { pipes: Pipes::default(), scratch: RefCell::new(vec![0; SCRATCH].into()) }
+    }
+}
+
+impl Mover {
+    /// Waits until more than `before` bytes are there, and has all of them looked at. They stay where they are.
+    ///
+    /// # Errors
+    /// As recv(2).
+    pub(crate) async fn look<T>(
+        &self,
+        from: &TcpStream,
+        before: usize,
+        look: impl FnOnce(&[u8]) -> T,
+    ) -> io::Result<Seen<T>> {
+        loop {
+            let ready = from.ready(Interest::READABLE).await?;
+            let mut scratch = self.scratch.borrow_mut();
+            // Its end of the connection may be closed with bytes before it: no more will come, and nothing would wake us.
+            let is_over = ready.is_read_closed();
+            let there = from.try_io(Interest::READABLE, || {
+                let count = recv(from, &mut **scratch, RecvFlags::PEEK)?.0;
+                if count > 0 && count <= before && !is_over {
+                    return Err(io::ErrorKind::WouldBlock.into());
+                }
+                Ok(count)
+            });
+            match there {
+                Ok(count) if count > before => {
+                    return Ok(Seen::Bytes(look(scratch.get(..count).unwrap_or_default())));
+                }
+                Ok(_) => return Ok(Seen::End),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Copies up to `most` bytes.
+    ///
+    /// # Errors
+    /// As recv(2) and send(2).
+    pub(crate) fn copy(&self, from: &TcpStream, to: &TcpStream, most: usize) -> io::Result<Step> {
+        let mut scratch = self.scratch.borrow_mut();
+        let most = most.min(SCRATCH);
+        let Some(buffer) = scratch.get_mut(..most) else { return Ok(Step::NothingToRead) };
+        let read = from.try_io(Interest::READABLE, || Ok(recv(from, &mut *buffer, RecvFlags::PEEK)?.0));
+        let Some(count) = unless_it_would_block(read)? else { return Ok(Step::NothingToRead) };
+        let Some(bytes) = buffer.get(..count).filter(|bytes| !bytes.is_empty()) else {
+            return Ok(Step::End);
+        };
+        let sent = to.try_io(Interest::WRITABLE, || Ok(send(to, bytes, SendFlags::NOSIGNAL)?));
+        let Some(sent) = unless_it_would_block(sent)? else { return Ok(Step::NoRoomToWrite) };
+        take(from, buffer, sent)?;
+        Ok(Step::Moved(sent))
+    }
+
+    /// Moves up to `most` bytes, through a pipe where there are many. What a pipe has taken is waited for.
+    ///
+    /// # Errors
+    /// As recv(2), send(2) and splice(2).
+    pub(crate) async fn advance(&self, from: &TcpStream, to: &TcpStream, most: usize) -> io::Result<Step> {
+        let there = usize::try_from(ioctl_fionread(from)?).unwrap_or(usize::MAX).min(most);
+        if there < MUCH {
+            return self.copy(from, to, most);
+        }
+        let Some(mut pipe) = self.pipes.take() else { return self.copy(from, to, most) };
+        let flags = SpliceFlags::NONBLOCK | SpliceFlags::MOVE;
+        let Some((_, write)) = pipe.ends() else { return self.copy(from, to, most) };
+        match splice(from, None, write, None, there.min(SIZE), flags) {
+            // Urgent data holds it up, which a copy takes along.
+            Ok(0) | Err(rustix::io::Errno::AGAIN) => return self.copy(from, to, most),
+            Ok(count) => pipe.left = count,
+            Err(errno) => return Err(errno.into()),
+        }
+        let moved = pipe.left;
+        while pipe.left > 0 {
+            let written = to.try_io(Interest::WRITABLE, || {
+                let (read, _) = pipe.ends().ok_or(io::ErrorKind::BrokenPipe)?;
+                Ok(splice(read, None, to, None, pipe.left, flags)?)
+            });
+            match unless_it_would_block(written)? {
+                Some(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Some(count) => pipe.left = pipe.left.saturating_sub(count),
+                None => to.writable().await?,
+            }
+        }
+        Ok(Step::Moved(moved))
+    }
+
+    /// Takes what a client has sent, and forgets it; no more than a few times what can be looked at at once.
+    pub(crate) fn discard(&self, from: &TcpStream) {
+        let mut scratch = self.scratch.borrow_mut();
+        for _ in 0..4 {
+            match recv(from, &mut **scratch, RecvFlags::DONTWAIT) {
+                Ok((count, _)) if count > 0 => {}
+                _ => return,
+            }
+        }
+    }
+}
+
+/// Takes bytes that were looked at before.
+fn take(from: &TcpStream, buffer: &mut [u8], mut count: usize) -> io::Result<()> {
+    while count > 0 {
+        let Some(room) = buffer.get_mut(..count) else { return Err(io::ErrorKind::InvalidInput.into()) };
+        // They are not copied again.
+        match recv(from, room, RecvFlags::TRUNC | RecvFlags::DONTWAIT)?.0 {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            taken => count = count.saturating_sub(taken),
+        }
+    }
+    Ok(())
+}
+
+fn unless_it_would_block<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
+        Ok(value) => Ok(Some(value)),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+        Err(error) => Err(error),
+    }
+}

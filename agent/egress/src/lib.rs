@@ -1,0 +1,36 @@
+//! The egress worker: what one container reaches by name. `ringfence egress-worker`, which the core starts.
+//!
+//! | file | what |
+//! |---|---|
+//! | `role`, `confine` | the worker as a process of its own; what it may still do once it runs |
+//! | `link` | its link to the core: whose each connection is, other policies |
+//! | `worker` | what all connections share: the policy, the table of names, counts |
+//! | `dns` | the container's resolver |
+//! | `connection` | one connection, from its first byte to its record |
+//! | `dial` | from a name to a server |
+//! | `pass` | bytes both ways, and what of them is still looked at |
+//! | `flow`, `pipes` | bytes from one socket to another, without a buffer for each |
+//! | `refusal` | why a connection is refused, and how its client learns of it |
+//! | `records`, `line` | what is for the record, until the auditor has it |
+//!
+//! What DNS messages, ClientHellos and HTTP heads say is read in `ringfence-names`, which rule decides in `ringfence-wire`
+//! (`names`).
+
+// A path may be somebody else's by the time it is used: files by descriptor (`ringfence-files`). Tests set their scenes.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+// Where nobody reads standard output any more (`| head`), `println!` panics.
+#![cfg_attr(not(test), deny(clippy::print_stdout))]
+
+mod confine;
+mod connection;
+mod dial;
+mod dns;
+mod flow;
+mod line;
+mod link;
+mod pass;
+mod pipes;
+mod records;
+mod refusal;
+pub mod role;
+mod worker;

@@ -1,0 +1,162 @@
+//! The worker's end of the link to the core: orders with descriptors beside them, and what the worker says.
+
+use ringfence_wire::{
+    egress::{Flow, FromEgress, MAX_ORDER, ToEgress},
+    frame::{FrameError, HEADER, framed, length},
+    rights,
+};
+use rustix::net::RecvFlags;
+use std::{
+    cell::{Cell, RefCell},
+    collections::{HashMap, VecDeque},
+    io,
+    os::fd::{AsFd, OwnedFd},
+    time::Duration,
+};
+use tokio::{
+    io::{AsyncWriteExt, Interest},
+    net::unix::{OwnedReadHalf, OwnedWriteHalf},
+    sync::{mpsc, oneshot},
+    time::timeout,
+};
+
+/// Messages that wait to be sent: as many questions as the core answers at once.
+const QUEUE: usize = 4096;
+/// How long the core may take to answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Bytes that are read at once.
+const CHUNK: usize = 16 << 10;
+
+/// What is said to the core, and who waits for an answer.
+pub(crate) struct Link {
+    queue: mpsc::Sender<FromEgress>,
+    last: Cell<u64>,
+    waiting: RefCell<HashMap<u64, oneshot::Sender<Option<Flow>>>>,
+}
+
+impl Link {
+    /// A link, and what is to be [written](write) of it.
+    pub(crate) fn new() -> (Self, mpsc::Receiver<FromEgress>) {
+        let (queue, messages) = mpsc::channel(QUEUE);
+        (Self { queue, last: Cell::new(0), waiting: RefCell::default() }, messages)
+    }
+
+    /// Says something, unless the core has not read for long.
+    pub(crate) fn say(&self, message: FromEgress) {
+        if self.queue.try_send(message).is_err() {
+            tracing::warn!("the daemon does not read what this egress worker says");
+        }
+    }
+
+    /// Whose connection this is: `Ok(None)`: no governed task's.
+    ///
+    /// # Errors
+    /// The core does not say.
+    pub(crate) async fn who_is(&self, port: u16) -> Result<Option<Flow>, Unanswered> {
+        let id = self.last.get() + 1;
+        self.last.set(id);
+        let (answer, answered) = oneshot::channel();
+        let _waits = Waits { link: self, id };
+        self.waiting.borrow_mut().insert(id, answer);
+        let asked = async {
+            self.queue.send(FromEgress::WhoIs { id, port }).await.map_err(|_| Unanswered)?;
+            answered.await.map_err(|_| Unanswered)
+        };
+        timeout(PATIENCE, asked).await.map_err(|_| Unanswered)?
+    }
+
+    /// The core's answer to a question.
+    pub(crate) fn answered(&self, id: u64, flow: Option<Flow>) {
+        if let Some(waits) = self.waiting.borrow_mut().remove(&id) {
+            // Whoever asked may have given up.
+            let _ = waits.send(flow);
+        }
+    }
+}
+
+/// The core did not say whose a connection is.
+#[derive(Debug, Clone, Copy, thiserror::Error)]
+#[error("the daemon did not say whose it is")]
+pub(crate) struct Unanswered;
+
+/// Somebody waits for an answer.
+struct Waits<'a> {
+    link: &'a Link,
+    id: u64,
+}
+
+impl Drop for Waits<'_> {
+    fn drop(&mut self) {
+        self.link.waiting.borrow_mut().remove(&self.id);
+    }
+}
+
+/// Writes what is said until the link breaks.
+///
+/// # Errors
+/// It does.
+pub(crate) async fn write(
+    mut socket: OwnedWriteHalf,
+    mut messages: mpsc::Receiver<FromEgress>,
+) -> io::Result<()> {
+    while let Some(message) = messages.recv().await {
+        let body = serde_json::to_vec(&message)?;
+        socket.write_all(&framed(&body).map_err(io::Error::other)?).await?;
+    }
+    // Nobody can say anything any more: the worker ends.
+    std::future::pending().await
+}
+
+/// What the core says, whole.
+pub(crate) struct Orders {
+    socket: OwnedReadHalf,
+    bytes: Vec<u8>,
+    descriptors: VecDeque<OwnedFd>,
+}
+
+impl Orders {
+    pub(crate) fn new(socket: OwnedReadHalf) -> Self {
+        Self { socket, bytes: Vec::new(), descriptors: VecDeque::new() }
+    }
+
+    /// The next, and the descriptor beside it if it has one. `None`: the core is gone.
+    ///
+    /// # Errors
+    /// It says what no core says.
+    pub(crate) async fn next(&mut self) -> Result<Option<(ToEgress, Option<OwnedFd>)>, FrameError> {
+        loop {
+            if let Some(header) = self.bytes.first_chunk::<HEADER>() {
+                let wanted = HEADER + length(*header, MAX_ORDER)?;
+                if let Some(body) = self.bytes.get(HEADER..wanted) {
+                    let order = serde_json::from_slice(body).map_err(FrameError::Json)?;
+                    self.bytes.drain(..wanted);
+                    let beside =
+                        matches!(order, ToEgress::Line).then(|| self.descriptors.pop_front()).flatten();
+                    return Ok(Some((order, beside)));
+                }
+            }
+            self.socket.readable().await.map_err(FrameError::from_io)?;
+            match self.receive() {
+                Ok(0) if self.bytes.is_empty() => return Ok(None),
+                Ok(0) => return Err(FrameError::Cut { got: self.bytes.len(), wanted: HEADER }),
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => match FrameError::from_io(error) {
+                    FrameError::Closed => return Ok(None),
+                    error => return Err(error),
+                },
+            }
+        }
+    }
+
+    fn receive(&mut self) -> io::Result<usize> {
+        let mut chunk = [0; CHUNK];
+        let socket = self.socket.as_ref();
+        let received = socket.try_io(Interest::READABLE, || {
+            Ok(rights::receive(socket.as_fd(), &mut chunk, RecvFlags::DONTWAIT)?)
+        })?;
+        self.bytes.extend_from_slice(chunk.get(..received.bytes).unwrap_or_default());
+        self.descriptors.extend(received.descriptors);
+        Ok(received.bytes)
+    }
+}

@@ -1,0 +1,280 @@
+//! The worker as a process: what it is given, how it confines itself, what it serves until it is told to end or the core is gone.
+
+use crate::{
+    confine, connection, dns,
+    line::Line,
+    link::{self, Link, Orders},
+    refusal::reset,
+    worker::{MOST_LOOKUPS, Worker},
+};
+use nix::sys::{
+    socket::{getsockopt, sockopt},
+    stat::{Mode, umask},
+};
+use ringfence_base::{error::chain, precedence};
+use ringfence_names::block::NotABlock;
+use ringfence_wire::{
+    conn::Conn,
+    egress::{EgressStart, FromEgress, MAX_ORDER, MAX_SENTENCE, ToEgress},
+    frame::FrameError,
+};
+use std::{
+    cell::Cell,
+    io,
+    net::{TcpListener, UdpSocket},
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::net::UnixStream,
+    },
+    rc::Rc,
+    time::{Duration, Instant},
+};
+use tokio::{
+    sync::mpsc,
+    task::{LocalSet, spawn_local},
+    time::{interval, sleep},
+};
+
+/// How long the core may take for its first message.
+const START_TIME: Duration = Duration::from_secs(10);
+/// How often the core is told what the worker does, and what is folded is looked at.
+const INTERVAL: Duration = Duration::from_secs(1);
+/// How long nothing is accepted where that fails, as for want of descriptors.
+const PAUSE: Duration = Duration::from_millis(100);
+/// How long connections that are ended may take to be put on record.
+const ENDING: Duration = Duration::from_secs(1);
+/// Bytes of a thread's stack that looks a name up.
+const STACK: usize = 512 << 10;
+
+/// Why a worker does not run.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Not started by the core.
+    #[error(
+        "`ringfence egress-worker` is started by the daemon, with its link as standard input; start the daemon"
+    )]
+    NotFromDaemon(#[source] Option<io::Error>),
+    /// The core's first message.
+    #[error("cannot parse the first message; do the worker and the daemon have the same version?")]
+    Startup(#[source] FrameError),
+    /// Descriptors that are missing or too many.
+    #[error(
+        "the first message does not fit its descriptors; do the worker and the daemon have the same version?"
+    )]
+    Descriptors,
+    /// The container's addresses.
+    #[error("the container's addresses are none")]
+    Block(#[source] NotABlock),
+    /// The sandbox.
+    #[error(transparent)]
+    Confine(#[from] confine::Error),
+    /// The runtime.
+    #[error("cannot set up sockets or the event loop")]
+    Io(#[source] io::Error),
+    /// The core.
+    #[error("the daemon says what no daemon says")]
+    Link(#[source] FrameError),
+}
+
+/// What a worker serves.
+struct Sockets {
+    connections: TcpListener,
+    questions: Vec<(UdpSocket, TcpListener)>,
+}
+
+/// Runs the role over standard input.
+///
+/// # Errors
+/// [`Error`].
+pub fn run() -> Result<(), Error> {
+    precedence::not_core();
+    let own = |error| Error::NotFromDaemon(Some(error));
+    let core = UnixStream::from(io::stdin().as_fd().try_clone_to_owned().map_err(own)?);
+    if getsockopt(&core, sockopt::AcceptConn) != Ok(false) {
+        return Err(Error::NotFromDaemon(None));
+    }
+    umask(Mode::from_bits_truncate(0o077));
+    confine::hide()?;
+    serve(&core).inspect_err(|error| {
+        // Its user asks the core how the container fares, and does not look for what is on standard error.
+        let sent = core.try_clone().and_then(|core| {
+            core.set_nonblocking(false)?;
+            let why: String = chain(error).chars().take(MAX_SENTENCE / 4).collect();
+            Conn::new(core, START_TIME, MAX_ORDER).send(&FromEgress::Complaint(why)).map_err(io::Error::other)
+        });
+        if let Err(why) = sent {
+            tracing::debug!("the daemon cannot be told why this egress worker ends: {why}");
+        }
+    })
+}
+
+fn serve(core: &UnixStream) -> Result<(), Error> {
+    let (start, sockets) = receive_start(core)?;
+    let descriptors = confine::enter()?;
+    core.set_nonblocking(true).map_err(Error::Io)?;
+    let core = core.try_clone().map_err(Error::Io)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(MOST_LOOKUPS)
+        .thread_stack_size(STACK)
+        .build()
+        .map_err(Error::Io)?;
+    let ended = LocalSet::new().block_on(&runtime, work(core, start, sockets, descriptors));
+    // Threads that wait for a name end with the process.
+    runtime.shutdown_background();
+    ended
+}
+
+/// Takes what the core gives a new worker.
+fn receive_start(core: &UnixStream) -> Result<(EgressStart, Sockets), Error> {
+    let own = |error| Error::NotFromDaemon(Some(error));
+    let mut conn = Conn::new(core.try_clone().map_err(own)?, START_TIME, MAX_ORDER);
+    let (order, sockets) = conn.receive_with_descriptors().map_err(Error::Startup)?;
+    let ToEgress::Start(start) = order else { return Err(Error::Descriptors) };
+    if sockets.len() != if start.v6 { 5 } else { 3 } {
+        return Err(Error::Descriptors);
+    }
+    let mut sockets = sockets.into_iter();
+    let connections = sockets.next().ok_or(Error::Descriptors)?.into();
+    let mut questions = Vec::new();
+    while let (Some(udp), Some(tcp)) = (sockets.next(), sockets.next()) {
+        questions.push((udp.into(), tcp.into()));
+    }
+    // What is received next is the tokio side's to wait for.
+    core.set_read_timeout(None).map_err(own)?;
+    Ok((start, Sockets { connections, questions }))
+}
+
+async fn work(core: UnixStream, start: EgressStart, sockets: Sockets, descriptors: u64) -> Result<(), Error> {
+    let (link, messages) = Link::new();
+    let container = start.container.clone();
+    let worker = Rc::new(Worker::new(start, link, descriptors).map_err(Error::Block)?);
+    let (read, write) = tokio::net::UnixStream::from_std(core).map_err(Error::Io)?.into_split();
+    serve_sockets(&worker, sockets).map_err(Error::Io)?;
+    spawn_local(keep_time(Rc::clone(&worker)));
+    let (lines, next) = mpsc::channel(4);
+    let mut line = Line::new(Rc::clone(&worker), next);
+    worker.link.say(FromEgress::Ready);
+    let ended = tokio::select! {
+        ended = obey(&worker, Orders::new(read), lines) => ended.map_err(Error::Link),
+        written = link::write(write, messages) => {
+            if let Err(error) = written {
+                tracing::info!("container {container}: the daemon is gone, and so is its egress worker: {error}");
+            }
+            Ok(())
+        }
+        // It ends with `lines`, which the first has.
+        () = line.run() => Ok(()),
+    };
+    worker.end_all("the worker ends, and what goes through it");
+    // They put themselves on record.
+    let until = Instant::now() + ENDING;
+    while worker.counts().open > 0 && Instant::now() < until {
+        sleep(Duration::from_millis(5)).await;
+    }
+    line.flush().await;
+    ended
+}
+
+/// Does what the core says until it says stop, or is gone.
+async fn obey(worker: &Worker, mut orders: Orders, lines: mpsc::Sender<OwnedFd>) -> Result<(), FrameError> {
+    while let Some((order, beside)) = orders.next().await? {
+        match order {
+            ToEgress::Flow { id, flow } => worker.link.answered(id, flow),
+            ToEgress::Policy { names, audit } => worker.replace(names, audit),
+            ToEgress::Line => match beside {
+                // The line takes the newest when it comes to it.
+                Some(line) => drop(lines.send(line).await),
+                None => tracing::warn!("the daemon gives a line to the auditor, and there is none"),
+            },
+            ToEgress::Stop => return Ok(()),
+            ToEgress::Start(_) => {
+                let twice = io::Error::new(io::ErrorKind::InvalidData, "it starts this worker twice");
+                return Err(FrameError::Io(twice));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn serve_sockets(worker: &Rc<Worker>, sockets: Sockets) -> io::Result<()> {
+    let Sockets { connections, questions } = sockets;
+    connections.set_nonblocking(true)?;
+    let connections = tokio::net::TcpListener::from_std(connections)?;
+    spawn_local(accept(Rc::clone(worker), connections));
+    for (udp, tcp) in questions {
+        udp.set_nonblocking(true)?;
+        tcp.set_nonblocking(true)?;
+        spawn_local(dns::over_udp(Rc::clone(worker), tokio::net::UdpSocket::from_std(udp)?));
+        spawn_local(dns::over_tcp(Rc::clone(worker), tokio::net::TcpListener::from_std(tcp)?));
+    }
+    Ok(())
+}
+
+async fn accept(worker: Rc<Worker>, listener: tokio::net::TcpListener) {
+    let refused = Cell::new(None::<Instant>);
+    loop {
+        let (client, from) = match listener.accept().await {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                complain(&worker, &refused, &format!("connections cannot be accepted: {error}"));
+                sleep(PAUSE).await;
+                continue;
+            }
+        };
+        if worker.counts().open >= worker.most_connections {
+            worker.count(|counts| {
+                (counts.connections, counts.refused) = (counts.connections + 1, counts.refused + 1)
+            });
+            connection::full(&worker);
+            complain(
+                &worker,
+                &refused,
+                "the container has as many connections as it may, and more are refused",
+            );
+            reset(client);
+            continue;
+        }
+        let open = Open::new(&worker);
+        let worker = Rc::clone(&worker);
+        spawn_local(async move {
+            let _open = open;
+            connection::serve(worker, client, from).await;
+        });
+    }
+}
+
+/// Tells the operator, now and then.
+fn complain(worker: &Worker, last: &Cell<Option<Instant>>, what: &str) {
+    const OFTEN: Duration = Duration::from_secs(60);
+    if last.get().is_none_or(|last| last.elapsed() >= OFTEN) {
+        last.set(Some(Instant::now()));
+        tracing::warn!("{what}");
+        worker.link.say(FromEgress::Complaint(what.to_owned()));
+    }
+}
+
+/// A connection that is counted.
+struct Open(Rc<Worker>);
+
+impl Open {
+    fn new(worker: &Rc<Worker>) -> Self {
+        worker.count(|counts| (counts.open, counts.connections) = (counts.open + 1, counts.connections + 1));
+        Self(Rc::clone(worker))
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.count(|counts| counts.open = counts.open.saturating_sub(1));
+    }
+}
+
+async fn keep_time(worker: Rc<Worker>) {
+    let mut times = interval(INTERVAL);
+    loop {
+        times.tick().await;
+        worker.records.unfold(Instant::now(), false);
+        worker.tell_counts();
+    }
+}
