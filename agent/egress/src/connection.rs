@@ -18,7 +18,7 @@ use crate::{
 use ringfence_base::clock::now_micros;
 use ringfence_names::{
     Opening,
-    http::Requests,
+    http::{self, Requests},
     opening,
     tls::{Client, Hello, State},
 };
@@ -37,8 +37,9 @@ use tokio::{net::TcpStream, sync::Notify, time::timeout};
 const FIRST_BYTE: Duration = Duration::from_secs(10);
 /// The same in audit mode, where a client that waits for its server is let through.
 const FIRST_BYTE_OF_AUDIT: Duration = Duration::from_secs(1);
-/// How long its whole head may take.
+/// How long its whole head may take, and in audit mode.
 const HEAD: Duration = Duration::from_secs(30);
+const HEAD_OF_AUDIT: Duration = Duration::from_secs(3);
 
 /// A connection, as far as it is known.
 struct Connection<'a> {
@@ -71,6 +72,7 @@ struct Head {
 /// A connection that may go on.
 struct Opened {
     server: TcpStream,
+    address: SocketAddr,
     head: Head,
     /// The entry of the profile that granted it.
     host: String,
@@ -166,7 +168,10 @@ impl Connection<'_> {
         // Another policy may be in force by now.
         let policy = self.worker.policy();
         self.judge(&policy)?;
-        Ok(Opened { server: stream, head, host })
+        if !policy.audit {
+            policy.judge_address(address)?;
+        }
+        Ok(Opened { server: stream, address, head, host })
     }
 
     /// The rule that grants it; of audit mode, there may be none.
@@ -217,10 +222,12 @@ impl Connection<'_> {
                 }
             }
         };
-        match timeout(HEAD, reading).await {
+        let patience = if policy.audit { HEAD_OF_AUDIT } else { HEAD };
+        match timeout(patience, reading).await {
             Ok(head) => head,
             Err(_) => {
-                let reason = format!("what the client says first was not whole within {} s", HEAD.as_secs());
+                let reason =
+                    format!("what the client says first was not whole within {} s", patience.as_secs());
                 let refusal = Refusal::new(EgressCause::Malformed, &reason);
                 self.unless_audit(policy, refusal).map(|()| Head::unseen())
             }
@@ -276,10 +283,17 @@ impl Connection<'_> {
         let mut requests = Box::new(Requests::new(&self.name, self.flow.port));
         let mut looked = 0;
         loop {
-            let fed = self.worker.mover.look(client, looked, |bytes| (requests.feed(bytes), bytes.len()));
-            let (fed, count) = seen(fed.await)?;
+            let fed = self.worker.mover.look(client, looked, |bytes| {
+                (requests.feed(bytes), is_another_protocol(bytes), bytes.len())
+            });
+            let (fed, is_another, count) = seen(fed.await)?;
             looked = count;
-            let found = fed.refused.map(|refused| Refusal::of_http(&refused));
+            let found = match fed.refused {
+                // SSH, SMTP and others have lines, too. Nobody has to wait for the end of a head that they do not have.
+                None if fed.forward == 0 && is_another => Some(http::Refused::NotHttp),
+                refused => refused,
+            };
+            let found = found.map(|refused| Refusal::of_http(&refused));
             match found {
                 Some(refusal) if policy.audit => {
                     self.keep(refusal);
@@ -297,8 +311,8 @@ impl Connection<'_> {
 
     /// Bytes both ways, until it is over.
     async fn pass(&self, client: TcpStream, opened: Opened) {
-        let Opened { server, head: Head { check, approved, looked, found }, host } = opened;
-        let known = self.worker.know(self.name.clone(), self.flow.port);
+        let Opened { server, address, head: Head { check, approved, looked, found }, host } = opened;
+        let known = self.worker.know(self.name.clone(), self.flow.port, address);
         let is_audit = self.worker.policy().audit;
         let pass = Pass {
             mover: &self.worker.mover,
@@ -383,6 +397,13 @@ impl Head {
     fn unseen() -> Self {
         Self { check: Check::Nothing, approved: 0, looked: 0, found: None }
     }
+}
+
+/// Whether the first line, if it is whole, is no request's.
+fn is_another_protocol(bytes: &[u8]) -> bool {
+    let mut lines = bytes.split_inclusive(|byte| *byte == b'\n');
+    let first = lines.next().filter(|line| line.ends_with(b"\n"));
+    first.is_some_and(|line| !line.windows(6).any(|part| part == b" HTTP/"))
 }
 
 fn seen<T>(seen: io::Result<Seen<T>>) -> Result<T, Refusal> {

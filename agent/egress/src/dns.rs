@@ -35,9 +35,10 @@ pub(crate) fn answer(worker: &Worker, message: &[u8]) -> Option<Vec<u8>> {
         false => counts.refused_names += 1,
     });
     let treatment = query.treatment();
-    // A name that clients may not be told of in audit mode either is one that none can be connected to.
+    // In audit mode others are, too, if connections could have them.
     let is_host = ringfence_names::host::read(name.as_bytes()).is_ok_and(|host| host == name);
-    if !is_granted && !(policy.audit && is_host) {
+    let is_answered = is_granted || policy.audit && is_host;
+    if !is_answered {
         worker.records.refused(name, &kind, NameOutcome::Refused, now);
         return Some(query.answer(Answer::NoSuchName));
     }

@@ -64,26 +64,36 @@ impl Mover {
         before: usize,
         look: impl FnOnce(&[u8]) -> T,
     ) -> io::Result<Seen<T>> {
+        if let Some(count @ 1..) = self.peek(from, SCRATCH)?.filter(|count| *count > before) {
+            return Ok(Seen::Bytes(look(self.scratch.borrow().get(..count).unwrap_or_default())));
+        }
         loop {
             let ready = from.ready(Interest::READABLE).await?;
-            let mut scratch = self.scratch.borrow_mut();
             // Its end of the connection may be closed with bytes before it: no more will come, and nothing would wake us.
             let is_over = ready.is_read_closed();
-            let there = from.try_io(Interest::READABLE, || {
-                let count = recv(from, &mut **scratch, RecvFlags::PEEK)?.0;
-                if count > 0 && count <= before && !is_over {
-                    return Err(io::ErrorKind::WouldBlock.into());
-                }
-                Ok(count)
+            let there = from.try_io(Interest::READABLE, || match self.peek(from, SCRATCH)? {
+                Some(count) if count > before || count == 0 || is_over => Ok(count),
+                _ => Err(io::ErrorKind::WouldBlock.into()),
             });
-            match there {
-                Ok(count) if count > before => {
-                    return Ok(Seen::Bytes(look(scratch.get(..count).unwrap_or_default())));
+            match unless_it_would_block(there)? {
+                Some(count) if count > before => {
+                    return Ok(Seen::Bytes(look(self.scratch.borrow().get(..count).unwrap_or_default())));
                 }
-                Ok(_) => return Ok(Seen::End),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(error) => return Err(error),
+                Some(_) => return Ok(Seen::End),
+                None => {}
             }
+        }
+    }
+
+    /// Reads up to `most` bytes into the scratch, without taking them. Nothing: there are none now. This does not ask the runtime,
+    /// which may hold that there are none where whoever looked waited for more of them.
+    fn peek(&self, from: &TcpStream, most: usize) -> io::Result<Option<usize>> {
+        let mut scratch = self.scratch.borrow_mut();
+        let Some(buffer) = scratch.get_mut(..most.min(SCRATCH)) else { return Ok(None) };
+        match recv(from, buffer, RecvFlags::PEEK | RecvFlags::DONTWAIT) {
+            Ok((count, _)) => Ok(Some(count)),
+            Err(rustix::io::Errno::AGAIN) => Ok(None),
+            Err(errno) => Err(errno.into()),
         }
     }
 
@@ -92,17 +102,27 @@ impl Mover {
     /// # Errors
     /// As recv(2) and send(2).
     pub(crate) fn copy(&self, from: &TcpStream, to: &TcpStream, most: usize) -> io::Result<Step> {
+        if most == 0 {
+            return Ok(Step::NothingToRead);
+        }
+        let count = match self.peek(from, most)? {
+            Some(count) => count,
+            None => {
+                // Now the runtime has to know.
+                let again = || self.peek(from, most)?.ok_or_else(|| io::ErrorKind::WouldBlock.into());
+                match unless_it_would_block(from.try_io(Interest::READABLE, again))? {
+                    Some(count) => count,
+                    None => return Ok(Step::NothingToRead),
+                }
+            }
+        };
         let mut scratch = self.scratch.borrow_mut();
-        let most = most.min(SCRATCH);
-        let Some(buffer) = scratch.get_mut(..most) else { return Ok(Step::NothingToRead) };
-        let read = from.try_io(Interest::READABLE, || Ok(recv(from, &mut *buffer, RecvFlags::PEEK)?.0));
-        let Some(count) = unless_it_would_block(read)? else { return Ok(Step::NothingToRead) };
-        let Some(bytes) = buffer.get(..count).filter(|bytes| !bytes.is_empty()) else {
+        let Some(bytes) = scratch.get_mut(..count).filter(|bytes| !bytes.is_empty()) else {
             return Ok(Step::End);
         };
         let sent = to.try_io(Interest::WRITABLE, || Ok(send(to, bytes, SendFlags::NOSIGNAL)?));
         let Some(sent) = unless_it_would_block(sent)? else { return Ok(Step::NoRoomToWrite) };
-        take(from, buffer, sent)?;
+        take(from, bytes, sent)?;
         Ok(Step::Moved(sent))
     }
 

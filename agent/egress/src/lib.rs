@@ -7,7 +7,7 @@
 //! | `worker` | what all connections share: the policy, the table of names, counts |
 //! | `dns` | the container's resolver |
 //! | `connection` | one connection, from its first byte to its record |
-//! | `dial` | from a name to a server |
+//! | `dial`, `addresses` | from a name to a server, and which addresses one may have |
 //! | `pass` | bytes both ways, and what of them is still looked at |
 //! | `flow`, `pipes` | bytes from one socket to another, without a buffer for each |
 //! | `refusal` | why a connection is refused, and how its client learns of it |
@@ -21,6 +21,7 @@
 // Where nobody reads standard output any more (`| head`), `println!` panics.
 #![cfg_attr(not(test), deny(clippy::print_stdout))]
 
+mod addresses;
 mod confine;
 mod connection;
 mod dial;

@@ -134,7 +134,7 @@ async fn send(worker: &Worker, line: &mut WriteHalf<'_>) -> io::Result<()> {
         let body = serde_json::to_vec(&Frame { reports: &batch.reports })?;
         line.write_all(&framed(&body).map_err(io::Error::other)?).await?;
     }
-    batch.is_sent();
+    batch.sent();
     Ok(())
 }
 
@@ -150,7 +150,7 @@ struct Batch<'a> {
 }
 
 impl Batch<'_> {
-    fn is_sent(mut self) {
+    fn sent(mut self) {
         self.reports.clear();
     }
 }

@@ -126,7 +126,6 @@ impl<A: Allowance> Pass<'_, A> {
     /// Sends up to so many bytes that may go on. None: the client's end.
     async fn send(&self, most: usize) -> Result<usize, Cut> {
         loop {
-            self.client.readable().await?;
             let left = self.allowance.left();
             if left == 0 {
                 return match self.mover.look(self.client, 0, |_| ()).await? {
@@ -141,7 +140,7 @@ impl<A: Allowance> Pass<'_, A> {
                     return Ok(count);
                 }
                 Step::End => return Ok(0),
-                Step::NothingToRead => {}
+                Step::NothingToRead => self.client.readable().await?,
                 Step::NoRoomToWrite => self.server.writable().await?,
             }
         }
@@ -193,7 +192,6 @@ impl<A: Allowance> Pass<'_, A> {
         let mut looked = 0;
         loop {
             consume_budget().await;
-            self.server.readable().await?;
             if looked == 0 && self.is_held() {
                 let heard = self.mover.look(self.server, 0, |bytes| self.hear(bytes)).await?;
                 let Seen::Bytes(heard) = heard else { break };
@@ -207,7 +205,8 @@ impl<A: Allowance> Pass<'_, A> {
                     looked = looked.saturating_sub(count);
                 }
                 Step::End => break,
-                Step::NothingToRead => {}
+                // Afterwards client's bytes may wait for what it says.
+                Step::NothingToRead => self.server.readable().await?,
                 Step::NoRoomToWrite => self.client.writable().await?,
             }
         }

@@ -1,6 +1,6 @@
 //! What all connections and questions of a worker share: the policy, the table of names, counts.
 
-use crate::{flow::Mover, link::Link, records::Records, refusal::Refusal};
+use crate::{addresses::may_dial, flow::Mover, link::Link, records::Records, refusal::Refusal};
 use ringfence_names::block::{NoRoom, NotABlock, Table};
 use ringfence_wire::egress::{
     EgressCause, EgressCounts, EgressStart, FromEgress, NameOutcome, NameRule, Names,
@@ -8,7 +8,7 @@ use ringfence_wire::egress::{
 use std::{
     cell::{Cell, RefCell},
     collections::HashMap,
-    net::Ipv4Addr,
+    net::{Ipv4Addr, SocketAddr},
     rc::Rc,
     time::Instant,
 };
@@ -57,6 +57,8 @@ pub(crate) struct Policy {
 pub(crate) struct Live {
     pub(crate) name: String,
     pub(crate) port: u16,
+    /// Its server's address.
+    pub(crate) address: SocketAddr,
     /// Wakes it to end, with what is here.
     pub(crate) cut: Notify,
     pub(crate) why: Cell<Option<Refusal>>,
@@ -91,6 +93,14 @@ impl Policy {
                 &format!("no rule of the profile grants {name} at port {port}"),
             )
         })
+    }
+
+    /// Whether a name may lead there.
+    ///
+    /// # Errors
+    /// Why not.
+    pub(crate) fn judge_address(&self, address: SocketAddr) -> Result<(), Refusal> {
+        may_dial(&self.names, address.ip(), address.port()).map(drop)
     }
 }
 
@@ -133,7 +143,8 @@ impl Worker {
         let policy = Policy { names, audit };
         if !audit {
             for live in self.live.borrow().values() {
-                if let Err(refusal) = policy.judge(&live.name, live.port) {
+                let judged = policy.judge(&live.name, live.port).map(drop);
+                if let Err(refusal) = judged.and_then(|()| policy.judge_address(live.address)) {
                     let reason = "the profile was changed, and does not grant it any more";
                     live.end(Refusal { rule: refusal.rule, ..Refusal::new(EgressCause::Revoked, reason) });
                 }
@@ -180,10 +191,10 @@ impl Worker {
     }
 
     /// Registers a connection that is let through, so that another policy can end it.
-    pub(crate) fn know(&self, name: String, port: u16) -> Known<'_> {
+    pub(crate) fn know(&self, name: String, port: u16, address: SocketAddr) -> Known<'_> {
         let id = self.last_connection.get() + 1;
         self.last_connection.set(id);
-        let live = Rc::new(Live { name, port, cut: Notify::new(), why: Cell::new(None) });
+        let live = Rc::new(Live { name, port, address, cut: Notify::new(), why: Cell::new(None) });
         self.live.borrow_mut().insert(id, Rc::clone(&live));
         Known { worker: self, id, live }
     }

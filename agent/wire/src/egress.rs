@@ -84,7 +84,8 @@ pub struct AddressRule {
 pub struct NameOptions {
     /// A ClientHello with an encrypted inner one passes where its outer name is granted.
     pub ech: bool,
-    /// Most bytes that the container may send to one name, over all connections; `None`: any number.
+    /// Most bytes that the container may send to what one entry grants, over all connections while a worker lives; `None`: any
+    /// number. What a wildcard grants shares it.
     pub max_upload: Option<u64>,
 }
 

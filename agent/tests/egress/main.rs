@@ -1,0 +1,17 @@
+//! `ringfence egress-worker`: the real binary, with a core, an auditor, clients and servers that the tests play.
+
+#![cfg(target_os = "linux")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test that cannot go on fails there"
+)]
+
+mod crowd;
+mod http;
+mod life;
+mod names;
+mod servers;
+mod support;
+mod tls;
