@@ -5,6 +5,7 @@
 //! change of [`ABI_VERSION`].
 #![no_std]
 
+pub mod egress;
 pub mod enroll;
 pub mod event;
 pub mod fields;

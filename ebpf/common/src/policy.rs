@@ -121,6 +121,9 @@ pub const FLAG_DEVICES: u32 = 1 << 5;
 pub const FLAG_SHARED_MEMORY: u32 = 1 << 6;
 /// [`Policy::flags`]: a process of one tool call may trace, read and signal another's; see [`Counters::debugged`].
 pub const FLAG_DEBUG_CALLS: u32 = 1 << 7;
+/// [`Policy::flags`]: hosts are granted by name; see [`crate::egress`]. What goes to a nameserver that is not granted by its
+/// address goes to the container's own instead.
+pub const FLAG_EGRESS: u32 = 1 << 8;
 
 /// [`Policy::record`]: record allowed exec events.
 pub const RECORD_EXEC: u32 = 1 << 0;
