@@ -3,7 +3,9 @@
 //! address that it has just sent to, whatever control data comes with it.)
 //!
 //! Attached to the root of cgroup v2, so that every packet of every internet socket comes by. Addresses are not looked
-//! at: by now the packet filter may have changed them (a container engine's resolver and proxies do).
+//! at: by now the packet filter may have changed them (a container engine's resolver and proxies do). But for loopback's,
+//! which lead out by another interface where the socket or control data chose one: what was sent to an egress worker
+//! (`rewrite`) would be on a wire then.
 //!
 //! There is no task here, only a socket: a packet may be sent by a timer or by whoever runs on this CPU.
 
@@ -13,18 +15,20 @@ use aya_ebpf::macros::cgroup_skb;
 use aya_ebpf::programs::SkBuffContext;
 use ringfence_common::event::{Record, SMALL_SECTION, fixed, op, rule, verdict};
 use ringfence_common::net::Owner;
-use ringfence_common::policy::FLAG_AUDIT;
+use ringfence_common::policy::{FLAG_AUDIT, FLAG_EGRESS};
 use ringfence_common::{ABI_VERSION, MAX_CONTAINERS};
 
 use crate::emit::within_rate;
 use crate::identity::counters;
 use crate::memory::{add, fetch, put};
-use crate::socket::{AF_INET, Address};
+use crate::socket::{AF_INET, Address, LOOPBACK6};
 use crate::storage::{CONTAINERS, DENIED, POLICIES, SOCKETS};
 
 /// What the program returns: let the packet go, or drop it (the sender sees EPERM).
 const PASS: i32 = 1;
 const DROP: i32 = 0;
+/// The number of the loopback interface, in every network namespace.
+const LOOPBACK: u32 = 1;
 /// Bytes of an IPv4 header without options, and of an IPv6 header.
 const HEADER4: usize = 20;
 const HEADER6: usize = 40;
@@ -50,22 +54,26 @@ pub fn outgoing_packet(ctx: SkBuffContext) -> i32 {
     unsafe {
         let (data, end) = ((*skb).data as usize, (*skb).data_end as usize);
         if data + HEADER4 > end {
-            return judge(skb, None); // the kernel keeps the header there; whoever does not is judged by whose it is
+            return judge(skb, None, false); // the kernel keeps the header there; whoever does not is judged by whose it is
         }
         let first = byte(data, 0);
-        if first == 0x45 {
-            return PASS; // no options
-        }
         if first >> 4 == 4 {
+            let plain = first == 0x45; // no options
+            if plain && (byte(data, 16) != 127 || (*skb).ifindex == LOOPBACK) {
+                return PASS;
+            }
             let at = (data + 16) as *const u32;
-            return judge(skb, Some(Address::v4(at.read_unaligned(), 0)));
+            return judge(skb, Some(Address::v4(at.read_unaligned(), 0)), plain);
         }
         if data + HEADER6 > end {
-            return judge(skb, None);
+            return judge(skb, None, false);
         }
         let next = byte(data, 6);
+        let (high, low) = ((data + 24) as *const u64, (data + 32) as *const u64);
+        let address = Address::v6(high.read_unaligned(), low.read_unaligned(), 0);
         if first >> 4 == 6 && !leads(next) {
-            return PASS;
+            let astray = address.high == 0 && address.low == LOOPBACK6 && (*skb).ifindex != LOOPBACK;
+            return if astray { judge(skb, Some(address), true) } else { PASS };
         }
         if next == HOP_BY_HOP && data + HEADER6 + EXTENSION <= end {
             let header = (byte(data, 40), byte(data, 41), byte(data, 42), byte(data, 43));
@@ -73,8 +81,7 @@ pub fn outgoing_packet(ctx: SkBuffContext) -> i32 {
                 return PASS;
             }
         }
-        let (high, low) = ((data + 24) as *const u64, (data + 32) as *const u64);
-        judge(skb, Some(Address::v6(high.read_unaligned(), low.read_unaligned(), 0)))
+        judge(skb, Some(address), false)
     }
 }
 
@@ -91,9 +98,10 @@ unsafe fn byte(data: usize, at: usize) -> u8 {
     unsafe { fetch((data + at) as *const u8) }
 }
 
-/// Judges a packet with a route: refused on a governed socket, let go on any other.
+/// Judges a packet with a route, or one that is `astray`, to loopback by another interface: refused on a governed socket
+/// (the latter where its container has an egress worker), let go on any other.
 #[inline(always)]
-unsafe fn judge(skb: *mut __sk_buff, address: Option<Address>) -> i32 {
+unsafe fn judge(skb: *mut __sk_buff, address: Option<Address>, astray: bool) -> i32 {
     // SAFETY: the context's socket, checked for null; the rest are values of maps.
     unsafe {
         let sk = (*skb).__bindgen_anon_2.sk;
@@ -105,15 +113,19 @@ unsafe fn judge(skb: *mut __sk_buff, address: Option<Address>) -> i32 {
             return PASS;
         }
         let container = (*owner).container;
-        let (mut audit, mut generation) = (false, 0);
+        let (mut flags, mut generation) = (0, 0);
         if let Some(entry) = CONTAINERS.get_ptr((container & (MAX_CONTAINERS as u64 - 1)) as u32)
             && fetch(&raw const (*entry).id) == container
             && let Some(policy) = POLICIES.get_ptr(fetch(&raw const (*entry).policy) as u32)
             && fetch(&raw const (*policy).seed) != 0
         {
-            audit = (*policy).flags & FLAG_AUDIT != 0;
+            flags = (*policy).flags;
             generation = (*policy).generation;
         }
+        if astray && flags & FLAG_EGRESS == 0 {
+            return PASS;
+        }
+        let audit = flags & FLAG_AUDIT != 0;
         record(owner, address, audit, generation);
         if audit { PASS } else { DROP }
     }

@@ -39,6 +39,8 @@ mod owner;
 mod patterns;
 mod queues;
 mod received;
+mod redirect;
+mod rewrite;
 mod search;
 mod setuid;
 mod shared;

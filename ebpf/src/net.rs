@@ -9,7 +9,7 @@ use aya_ebpf::maps::lpm_trie::Key;
 use aya_ebpf::programs::LsmContext;
 use ringfence_common::event::{fixed, op, rule};
 use ringfence_common::net::{ALLOW, DENY, FIXED_BITS, NetKey, NetVerdict};
-use ringfence_common::policy::{FLAG_DEVICES, FLAG_INET, RECORD_NET, RECORD_OTHER};
+use ringfence_common::policy::{FLAG_DEVICES, FLAG_EGRESS, FLAG_INET, RECORD_NET, RECORD_OTHER};
 use ringfence_common::task::Task;
 
 use crate::decide::take_policy;
@@ -19,6 +19,7 @@ use crate::identity::governed;
 use crate::memory::{fetch, load, put};
 use crate::options::refused_control;
 use crate::received::{ENOMEM, own, was_received};
+use crate::redirect;
 use crate::socket::{
     AF_INET, AF_INET6, AF_UNIX, Address, IPPROTO_TCP, IPPROTO_UDP, Named, SOCK_DGRAM, SOCK_STREAM, Socket,
     read_address,
@@ -38,11 +39,25 @@ pub(crate) unsafe fn judge(task: *mut Task, op: u8, socket: &Socket, address: Ad
     // SAFETY: `task` is a tag.
     unsafe {
         let known = take_policy(task, fetch(&raw const (*task).container));
-        let request = begin_request(task, op, 0, socket.detail());
-        (*request).family = address.family;
-        (*request).port = u16::from_be(address.port);
-        put(&raw mut (*request).addr[0], address.high);
-        put(&raw mut (*request).addr[1], address.low);
+        judge_taken(task, known, op, socket, address)
+    }
+}
+
+/// The same where the policy was taken, and `known` says whether there is one.
+///
+/// # Safety
+/// `task` is a tag whose policy was taken.
+#[inline(always)]
+pub(crate) unsafe fn judge_taken(
+    task: *mut Task,
+    known: bool,
+    op: u8,
+    socket: &Socket,
+    address: Address,
+) -> i32 {
+    // SAFETY: `task` is a tag.
+    unsafe {
+        begin_address(task, op, socket, address);
         if !known {
             return refuse(task, fixed::NO_POLICY, EACCES);
         }
@@ -51,6 +66,22 @@ pub(crate) unsafe fn judge(task: *mut Task, op: u8, socket: &Socket, address: Ad
             return 0;
         }
         finish(task, allowed, EACCES)
+    }
+}
+
+/// Begins a request about an address.
+///
+/// # Safety
+/// `task` is a tag.
+#[inline(always)]
+pub(crate) unsafe fn begin_address(task: *mut Task, op: u8, socket: &Socket, address: Address) {
+    // SAFETY: `task` is a tag.
+    unsafe {
+        let request = begin_request(task, op, 0, socket.detail());
+        (*request).family = address.family;
+        (*request).port = u16::from_be(address.port);
+        put(&raw mut (*request).addr[0], address.high);
+        put(&raw mut (*request).addr[1], address.low);
     }
 }
 
@@ -69,22 +100,34 @@ pub unsafe extern "C" fn look_up(task: *mut Task, port: u64) -> u32 {
     unsafe {
         let scratch = &raw mut (*task).scratch;
         let request = &raw mut (*scratch).request;
-        let mut addr = [0u8; 16];
-        let to = (&raw mut addr).cast::<u64>();
-        to.write_unaligned(fetch(&raw const (*request).addr[0]));
-        to.add(1).write_unaligned(fetch(&raw const (*request).addr[1]));
-        let mut key =
-            Key::new(FIXED_BITS + 128, NetKey { seed: (*scratch).policy.seed, port: port as u16, addr });
-        let exact = NET.get(&key).copied();
-        key.data.port = 0;
-        let any = NET.get(&key).copied();
-        let decision = decide(exact, any);
+        let address = (fetch(&raw const (*request).addr[0]), fetch(&raw const (*request).addr[1]));
+        let decision = verdict((*scratch).policy.seed, address, port as u16);
         if decision.verdict != 0 {
             (*request).rule_kind = rule::INDEX;
             (*request).rule = decision.rule;
         }
         decision.verdict
     }
+}
+
+/// What the policy with this seed says of an address, as it lies in a [`NetKey`], and a port in network byte order.
+#[inline(always)]
+pub(crate) fn verdict(seed: u64, address: (u64, u64), port: u16) -> NetVerdict {
+    let mut addr = [0u8; 16];
+    let to = (&raw mut addr).cast::<u64>();
+    // SAFETY: `addr` has 16 bytes.
+    unsafe {
+        to.write_unaligned(address.0);
+        to.add(1).write_unaligned(address.1);
+    }
+    let mut key = Key::new(FIXED_BITS + 128, NetKey { seed, port, addr });
+    // SAFETY: what the map returns is copied at once.
+    let (exact, any) = unsafe {
+        let exact = NET.get(&key).copied();
+        key.data.port = 0;
+        (exact, NET.get(&key).copied())
+    };
+    decide(exact, any)
 }
 
 #[inline(always)]
@@ -104,25 +147,29 @@ fn decide(exact: Option<NetVerdict>, any: Option<NetVerdict>) -> NetVerdict {
     if exact.verdict != 0 { exact } else { any }
 }
 
-/// Judges an address that a task sends to or connects to.
+/// Judges an address that a task sends to or connects to. `controls`: with control data, which may choose the way there.
 ///
 /// # Safety
 /// `task` is a tag, `socket` an internet socket.
 #[inline(always)]
-unsafe fn judge_remote(task: *mut Task, op: u8, socket: &Socket, address: Address) -> i32 {
+unsafe fn judge_remote(task: *mut Task, op: u8, socket: &Socket, address: Address, controls: bool) -> i32 {
     // SAFETY: by the caller's promise.
     unsafe {
-        if !address.is_any() {
-            return judge(task, op, socket, address);
-        }
         let known = take_policy(task, fetch(&raw const (*task).container));
-        // Where a device may be set, it may be before the kernel looks. One that is set may be another process's doing, or an
-        // earlier policy's.
-        if socket.has_device() || known && (*task).scratch.policy.flags & FLAG_DEVICES != 0 {
-            begin_request(task, op, 0, socket.detail());
-            return refuse(task, fixed::ROUTE, EACCES);
+        let mut address = address;
+        if address.is_any() {
+            // Where a device may be set, it may be before the kernel looks. One that is set may be another process's doing, or
+            // an earlier policy's.
+            if socket.has_device() || known && (*task).scratch.policy.flags & FLAG_DEVICES != 0 {
+                begin_request(task, op, 0, socket.detail());
+                return refuse(task, fixed::ROUTE, EACCES);
+            }
+            address = socket.itself(address);
         }
-        judge(task, op, socket, socket.itself(address))
+        if known && (*task).scratch.policy.flags & FLAG_EGRESS != 0 {
+            return redirect::judge(task, op, socket, address, controls);
+        }
+        judge_taken(task, known, op, socket, address)
     }
 }
 
@@ -212,7 +259,7 @@ pub fn socket_connect(ctx: LsmContext) -> i32 {
         match read_address(address, len as u32 as u64, false) {
             Named::Inet(address) => {
                 let port = judge_chosen_port(task, &socket);
-                if port != 0 { port } else { judge_remote(task, op::CONNECT, &socket, address) }
+                if port != 0 { port } else { judge_remote(task, op::CONNECT, &socket, address, false) }
             }
             Named::Nothing => {
                 // It disconnects. What was received for its peer keeps the port that it is bound to.
@@ -317,7 +364,7 @@ pub fn socket_sendmsg(ctx: LsmContext) -> i32 {
                     return refuse_address(task, op::SEND, &socket);
                 }
                 let port = judge_chosen_port(task, &socket);
-                if port != 0 { port } else { judge_remote(task, op::SEND, &socket, address) }
+                if port != 0 { port } else { judge_remote(task, op::SEND, &socket, address, controls != 0) }
             }
             Named::Nothing => 0, // to whom it is connected
             Named::Other => refuse_address(task, op::SEND, &socket),

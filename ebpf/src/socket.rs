@@ -1,7 +1,9 @@
 //! Sockets and internet addresses as the hooks find them in the kernel's memory.
 
+use ringfence_common::egress::is_of_network;
+
 use crate::globals::{
-    SK_ADDR4, SK_ADDR6, SK_DADDR4, SK_DADDR6, SK_DEVICE, SK_DPORT, SK_FAMILY, SK_PORT, SK_PROTOCOL, SK_STATE,
+    NET_COOKIE, SK_ADDR4, SK_ADDR6, SK_DADDR4, SK_DADDR6, SK_DEVICE, SK_DPORT, SK_FAMILY, SK_NET, SK_PORT, SK_PROTOCOL, SK_STATE,
     SK_TYPE, SOCKET_SK, get,
 };
 use crate::memory::{load, probe};
@@ -14,13 +16,18 @@ pub(crate) const SOCK_STREAM: u32 = 1;
 pub(crate) const SOCK_DGRAM: u32 = 2;
 pub(crate) const IPPROTO_TCP: u32 = 6;
 pub(crate) const IPPROTO_UDP: u32 = 17;
-/// `TCP_LISTEN`, a state of a socket.
+/// `TCP_CLOSE` and `TCP_LISTEN`, states of a socket.
+const CLOSE: u8 = 7;
 const LISTEN: u8 = 10;
 /// Bytes of a `sockaddr_in`, and of a `sockaddr_in6` up to the end of the address.
 const LEN4: u64 = 16;
 const LEN6: u64 = 24;
 /// The second word of `::ffff:0.0.0.0` as it lies in memory: 00 00 ff ff 00 00 00 00.
 const MAPPED: u64 = 0xffff_0000;
+/// `127.0.0.1` as it lies in memory.
+pub(crate) const LOOPBACK4: u32 = u32::from_ne_bytes([127, 0, 0, 1]);
+/// The second word of `::1` as it lies in memory; the first is 0.
+pub(crate) const LOOPBACK6: u64 = u64::from_ne_bytes([0, 0, 0, 0, 0, 0, 0, 1]);
 /// `skc_reuse` (four bits) and `skc_reuseport` (one), in the byte behind `skc_state`.
 const SHARES: u8 = 0x1f;
 
@@ -44,9 +51,28 @@ impl Address {
         Self { high, low, port, family: AF_INET6 }
     }
 
+    /// Whether it is an IPv4 address.
     #[inline(always)]
-    const fn is_mapped(&self) -> bool {
+    pub(crate) const fn is_mapped(&self) -> bool {
         self.high == 0 && self.low & 0xffff_ffff == MAPPED
+    }
+
+    /// The IPv4 address, network byte order, where it is one.
+    #[inline(always)]
+    pub(crate) const fn ip4(&self) -> u32 {
+        (self.low >> 32) as u32
+    }
+
+    /// Whether it is the first of loopback's.
+    #[inline(always)]
+    pub(crate) const fn is_loopback(&self) -> bool {
+        self.is_mapped() && self.ip4() == LOOPBACK4 || self.high == 0 && self.low == LOOPBACK6
+    }
+
+    /// Whether it is one that stands for a host's name.
+    #[inline(always)]
+    pub(crate) const fn is_named(&self) -> bool {
+        self.is_mapped() && is_of_network(u32::from_be(self.ip4()))
     }
 
     #[inline(always)]
@@ -55,7 +81,7 @@ impl Address {
     }
 
     #[inline(always)]
-    const fn is_any6(&self) -> bool {
+    pub(crate) const fn is_any6(&self) -> bool {
         self.high == 0 && self.low == 0
     }
 
@@ -176,6 +202,13 @@ impl Socket {
         unsafe { load::<u8>(self.sk, get(&SK_STATE)) == LISTEN }
     }
 
+    /// Whether it is connected, or being connected, or listens.
+    #[inline(always)]
+    pub(crate) unsafe fn is_in_use(&self) -> bool {
+        // SAFETY: a typed load.
+        unsafe { load::<u8>(self.sk, get(&SK_STATE)) != CLOSE }
+    }
+
     /// Whether it is bound to a device.
     #[inline(always)]
     pub(crate) unsafe fn has_device(&self) -> bool {
@@ -210,6 +243,13 @@ impl Socket {
         }
     }
 
+    /// The cookie of its network namespace.
+    #[inline(always)]
+    pub(crate) unsafe fn netns(&self) -> u64 {
+        // SAFETY: typed loads; every socket has a namespace.
+        unsafe { load(load::<*const u8>(self.sk, get(&SK_NET)), get(&NET_COOKIE)) }
+    }
+
     /// Where the kernel really goes when told to go to the unspecified address: to itself, by the address that the
     /// socket is bound to, or else by loopback.
     #[inline(always)]
@@ -217,14 +257,13 @@ impl Socket {
         // SAFETY: as for `local`.
         unsafe {
             let port = any.port;
-            // 127.0.0.1 in memory.
-            let loopback4 = Address::v4(u32::from_ne_bytes([127, 0, 0, 1]), port);
+            let loopback4 = Address::v4(LOOPBACK4, port);
             if any.is_any6() {
                 let bound = self.local();
                 if self.family == AF_INET6 && bound.is_mapped() {
                     return loopback4;
                 }
-                return Address::v6(0, u64::from_ne_bytes([0, 0, 0, 0, 0, 0, 0, 1]), port);
+                return Address::v6(0, LOOPBACK6, port);
             }
             let bound: u32 = load(self.sk, get(&SK_ADDR4));
             if bound == 0 { loopback4 } else { Address::v4(bound, port) }

@@ -7,6 +7,7 @@ use aya_ebpf::helpers::generated::{bpf_inode_storage_get, bpf_sk_storage_get, bp
 use aya_ebpf::macros::{btf_map, map};
 use aya_ebpf::maps::lpm_trie::LpmTrie;
 use aya_ebpf::maps::{Array, HashMap, LruHashMap, RingBuf};
+use ringfence_common::egress::{FlowKey, MAX_FLOWS, Redirect, Redirected, RedirectedFlow};
 use ringfence_common::enroll::{Listed, Outcome};
 use ringfence_common::event::{FOLDED_EACH, Folding, Repeat, RepeatKey};
 use ringfence_common::net::{MAX_NETS, NetKey, NetVerdict, Owner as SocketOwner};
@@ -200,6 +201,14 @@ pub static CALLERS: SocketStorage<u64, { NO_PREALLOC as usize }> = SocketStorage
 #[btf_map]
 pub static SOCKETS: SocketStorage<SocketOwner, { (NO_PREALLOC | CLONE) as usize }> = SocketStorage::new();
 
+/// The container that each socket of an egress worker serves. The agent writes it, by descriptor.
+#[btf_map]
+pub static LISTENERS: SocketStorage<u64, { NO_PREALLOC as usize }> = SocketStorage::new();
+
+/// Where what was sent with a socket was meant to go, if it went to an egress worker.
+#[btf_map]
+pub static REDIRECTED: SocketStorage<Redirected, { NO_PREALLOC as usize }> = SocketStorage::new();
+
 /// The tag of each governed task by the task's address, where [`TASKS`] cannot be relied on (`LEGACY`).
 #[map]
 pub static TASKS_BY_ADDR: HashMap<u64, Task> = HashMap::with_max_entries(MAX_TASKS as u32, NO_PREALLOC);
@@ -259,6 +268,14 @@ pub static KEYS_OF: Array<[[u64; 2]; MAX_KEYS]> = Array::with_max_entries(MAX_CO
 /// The rules over internet addresses, of all policies.
 #[map]
 pub static NET: LpmTrie<NetKey, NetVerdict> = LpmTrie::with_max_entries(MAX_NETS as u32, 0);
+
+/// Where each container's egress worker listens.
+#[map]
+pub static REDIRECTS: Array<Redirect> = Array::with_max_entries(MAX_CONTAINERS as u32, MMAPABLE);
+
+/// Connections to egress workers that nobody has asked about yet.
+#[map]
+pub static FLOWS: LruHashMap<FlowKey, RedirectedFlow> = LruHashMap::with_max_entries(MAX_FLOWS as u32, 0);
 
 /// Processes to take in, by process id.
 #[map]

@@ -1,6 +1,7 @@
 //! The kernel's side, as the core holds it: one type over containers, policies and tags.
 
 use std::{
+    io,
     num::NonZeroU64,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::Path,
@@ -18,6 +19,7 @@ use ringfence_coverage::Table;
 use super::{
     ContainerId, Coverage, Installed, LoadError, Membership, PolicyError, Rings, TaskError,
     arrays::Arrays,
+    egress::{Flows, Listeners, Redirects},
     load::{self, Ready},
     net::KernelTrie,
     object::{Object, Shape},
@@ -42,6 +44,7 @@ pub struct Kernel {
     calls: Calls,
     callers: Callers,
     running: Running,
+    redirects: Redirects,
     coverage: Coverage,
 }
 
@@ -94,7 +97,23 @@ impl Kernel {
     /// Forgets a container and frees what it had; returns what was counted. Tasks that still carry its tag, pending ones
     /// included, are denied everything for the rest of their lives.
     pub fn release(&mut self, id: ContainerId) -> Result<Counters, PolicyError> {
-        self.policies.release(id)
+        let counters = self.policies.release(id)?;
+        self.redirects.clear(id);
+        Ok(counters)
+    }
+
+    /// Where a container's egress worker listens, from now on; `None`: nowhere, and what would go there is refused. Without
+    /// a word it stays as an earlier daemon left it, whose sockets are gone, which comes to the same.
+    ///
+    /// # Errors
+    /// One of the sockets is not what [`Listeners`] says; nothing goes to any of them then.
+    pub fn set_redirect(&mut self, id: ContainerId, listeners: Option<&Listeners<'_>>) -> io::Result<()> {
+        self.redirects.set(id, listeners)
+    }
+
+    /// Whose the connections to egress workers are, for whoever is asked while this is in use.
+    pub fn flows(&self) -> Flows {
+        self.redirects.flows()
     }
 
     /// What was counted for a container; `tasks` is the number of its live threads, pending ones not included.
@@ -195,9 +214,14 @@ fn open(object: &Object, pins: &Pins, keys: Keys, coverage: Coverage) -> Result<
         .beside_hooks(ITERATOR)?
         .ok_or_else(|| LoadError::Mismatch(format!("there is no program `{ITERATOR}`")))?;
     let running = Running { listed, outcome, iterator };
+    let redirects = Redirects::new(
+        share("REDIRECTS", &map("REDIRECTS")?, Redirects::WORDS)?,
+        map("LISTENERS")?,
+        map("FLOWS")?,
+    );
     let (tags, calls) = (Tags(map("TASKS")?), Calls(map("CALLS")?));
     let callers = Callers(map("CALLERS")?);
-    Ok((Kernel { policies, tags, calls, callers, running, coverage }, rings))
+    Ok((Kernel { policies, tags, calls, callers, running, redirects, coverage }, rings))
 }
 
 fn share<A: Shared>(name: &'static str, map: &MapData, len: usize) -> Result<Mapped<A>, LoadError> {

@@ -11,6 +11,7 @@
 //! | `handle`, `policies`, `arrays` | [`Kernel`]; containers and policies in the kernel's arrays |
 //! | `table`, `net` | the rule table; the net trie |
 //! | `spellings`, `share` | rules under other spellings; each user's share of the tables |
+//! | `egress` | where containers' egress workers listen, and whose a connection to one is |
 //! | `tasks`, `running` | tags by pidfd; tagging processes that already run |
 //! | `rings` | [`Rings`]: denials, allowed events, counts of flooding containers |
 //! | `sys` | system calls that no library covers |
@@ -24,6 +25,7 @@
 
 mod arrays;
 mod btf;
+mod egress;
 mod globals;
 mod handle;
 mod load;
@@ -43,6 +45,7 @@ mod tasks;
 #[cfg(test)]
 mod tests;
 
+pub use egress::{Flows, Listeners};
 pub use handle::Kernel;
 pub use load::{Coverage, LoadError};
 pub use pins::unpin_all;

@@ -16,6 +16,7 @@ use aya::{
 };
 use ringfence_common::{
     MAX_CONTAINERS, MAX_POLICIES,
+    egress::{FlowKey, REWRITERS, Redirect, Redirected, RedirectedFlow},
     enroll::{ITERATOR, Listed, Outcome},
     event::{Folding, Repeat, RepeatKey},
     hash::Keys,
@@ -42,7 +43,7 @@ const LSM_LIST: &str = "/sys/kernel/security/lsm";
 const LOCKDOWN: &str = "/sys/kernel/security/lockdown";
 
 /// Maps of the object that the agent reads or writes: name, `BPF_MAP_TYPE_*`, bytes of a key, bytes of a value, entries.
-const MAPS: [(&str, u32, usize, usize, Option<usize>); 15] = [
+const MAPS: [(&str, u32, usize, usize, Option<usize>); 19] = [
     ("TABLE", 2, 4, size_of::<Bucket>() * TABLE_BUCKETS, Some(1)),
     ("POLICIES", 2, 4, size_of::<Policy>(), Some(MAX_POLICIES)),
     ("CONTAINERS", 2, 4, size_of::<Container>(), Some(MAX_CONTAINERS)),
@@ -58,6 +59,10 @@ const MAPS: [(&str, u32, usize, usize, Option<usize>); 15] = [
     (rings::MAPS[2], 1, size_of::<RepeatKey>(), size_of::<Repeat>(), None),
     ("FOLDING", 2, 4, size_of::<Folding>(), Some(1)),
     ("USERS", 2, 4, size_of::<Owner>(), Some(MAX_OWNERS)),
+    ("REDIRECTS", 2, 4, size_of::<Redirect>(), Some(MAX_CONTAINERS)),
+    ("LISTENERS", 24, 4, size_of::<u64>(), None),
+    ("REDIRECTED", 24, 4, size_of::<Redirected>(), None),
+    ("FLOWS", 9, size_of::<FlowKey>(), size_of::<RedirectedFlow>(), None),
 ];
 
 /// Why the kernel side cannot be brought up. Nothing that was in force before is taken away.
@@ -129,7 +134,7 @@ pub enum LoadError {
     },
     /// Nowhere to judge outgoing packets.
     #[error(
-        "cgroup v2 is not mounted, and to its root the program that judges outgoing packets is attached; mount it: \
+        "cgroup v2 is not mounted, and to its root the programs that judge outgoing packets are attached; mount it: \
          mount -t cgroup2 none /sys/fs/cgroup (where cgroup v1 is there: none /sys/fs/cgroup/unified)"
     )]
     NoCgroup,
@@ -216,7 +221,7 @@ pub(crate) fn prepare(pin_dir: &Path, table: &Table) -> Result<Ready, LoadError>
         pins.map(name, shape)?; // before anything is loaded: a map of another layout must not be adopted
     }
     let unknown = surface::among(table, Path::new(btf::KALLSYMS))?;
-    let beside = pins.beside_hooks(ITERATOR)?.is_some() && pins.beside_hooks(EGRESS)?.is_some();
+    let beside = has_all(&pins, [ITERATOR, EGRESS].into_iter().chain(REWRITERS))?;
     let whole = coverage(&pins, &unknown)?.is_ok() && beside;
     let adopted = boot.object == object.hash && whole;
     if adopted {
@@ -276,6 +281,11 @@ fn check_object(object: &Object) -> Result<(), LoadError> {
     Ok(())
 }
 
+/// Whether the newest load has all of these beside the hooks.
+fn has_all<'a>(pins: &Pins, mut names: impl Iterator<Item = &'a str>) -> Result<bool, PinsError> {
+    names.try_fold(true, |all, name| Ok(all && pins.beside_hooks(name)?.is_some()))
+}
+
 /// What the pinned links cover; `Err`: the first hook that has no program and must have one.
 fn coverage(pins: &Pins, unknown: &Unknown) -> Result<Result<Coverage, &'static str>, PinsError> {
     let pinned = pins.attached()?;
@@ -326,7 +336,7 @@ fn load(object: &Object, pins: &Pins, keys: &Keys, unknown: &Unknown) -> Result<
         attach(program, hook, &dir, hook)?;
     }
     pin_iterator(&mut loaded, &btf, &dir)?;
-    pin_egress(&mut loaded, &dir)?;
+    pin_in_cgroup(&mut loaded, &dir)?;
     for hook in &unknown.hooks {
         // One program has one place: each of these hooks gets a copy of its own, over the same pinned maps.
         let mut copy = loader.load(&object.bytes).map_err(|error| LoadError::Maps(Box::new(error)))?;
@@ -381,24 +391,35 @@ fn pin_iterator(loaded: &mut Ebpf, btf: &Btf, dir: &Path) -> Result<(), LoadErro
 /// The inode of the root of every kernfs, cgroup v2 among them.
 const ROOT_INODE: u64 = 1;
 
-/// The program that judges outgoing packets, at the root of cgroup v2: by a link, which leaves other programs there alone
-/// and cannot be undone by programs of cgroups below.
-fn pin_egress(loaded: &mut Ebpf, dir: &Path) -> Result<(), LoadError> {
-    let attach = |source| LoadError::Attach { hook: EGRESS, source: Box::new(source) };
+/// The programs that judge outgoing packets and that change addresses, at the root of cgroup v2: by links, which leave other
+/// programs there alone and cannot be undone by programs of cgroups below. Where an earlier load's are attached too, both
+/// run: what the one has changed is nothing to the other.
+fn pin_in_cgroup(loaded: &mut Ebpf, dir: &Path) -> Result<(), LoadError> {
     let mount = host::cgroup2().ok_or(LoadError::NoCgroup)?;
     let root = fs::File::open(&mount).ok();
     let is_root = |root: &fs::File| root.metadata().is_ok_and(|meta| meta.ino() == ROOT_INODE);
     let Some(root) = root.filter(is_root) else { return Err(LoadError::PartOfCgroups(mount)) };
-    let Some(Program::CgroupSkb(program)) = loaded.program_mut(EGRESS) else {
-        return Err(LoadError::Mismatch(format!("there is no program `{EGRESS}`")));
-    };
-    program.load().map_err(|error| refused(EGRESS, error))?;
-    // A link is always one of several, and takes no mode.
-    let id = program.attach(root, CgroupSkbAttachType::Egress, CgroupAttachMode::Single).map_err(attach)?;
-    let link = program.take_link(id).map_err(attach)?;
-    let link: FdLink =
-        link.try_into().map_err(|source| LoadError::Link { hook: EGRESS, source: Box::new(source) })?;
-    pin(link, dir, EGRESS)
+    for name in [EGRESS].into_iter().chain(REWRITERS) {
+        let attach = |source| LoadError::Attach { hook: name, source: Box::new(source) };
+        let keep = |source| LoadError::Link { hook: name, source: Box::new(source) };
+        // A link is always one of several, and takes no mode.
+        let mode = CgroupAttachMode::Single;
+        let link: FdLink = match loaded.program_mut(name) {
+            Some(Program::CgroupSkb(program)) => {
+                program.load().map_err(|error| refused(name, error))?;
+                let id = program.attach(&root, CgroupSkbAttachType::Egress, mode).map_err(attach)?;
+                program.take_link(id).map_err(attach)?.try_into().map_err(keep)?
+            }
+            Some(Program::CgroupSockAddr(program)) => {
+                program.load().map_err(|error| refused(name, error))?;
+                let id = program.attach(&root, mode).map_err(attach)?;
+                program.take_link(id).map_err(attach)?.try_into().map_err(keep)?
+            }
+            _ => return Err(LoadError::Mismatch(format!("there is no program `{name}`"))),
+        };
+        pin(link, dir, name)?;
+    }
+    Ok(())
 }
 
 /// The end of the verifier's log is where it says why; the rest is megabytes.

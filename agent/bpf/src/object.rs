@@ -10,7 +10,7 @@ use std::{
 use aya_obj::{EbpfSectionKind, ProgramSection};
 use flate2::read::ZlibDecoder;
 use object::{Object as _, ObjectSection as _, ObjectSymbol as _};
-use ringfence_common::{enroll::ITERATOR, net::EGRESS};
+use ringfence_common::{egress::REWRITERS, enroll::ITERATOR, net::EGRESS};
 
 /// The object as built with this binary, compressed: it is needed once, when the daemon starts.
 static OBJECT: &[u8] = include_bytes!(env!("RINGFENCE_EBPF"));
@@ -83,6 +83,7 @@ impl Object {
                 ProgramSection::Lsm { sleepable: false } => _ = hooks.insert(name.clone()),
                 ProgramSection::Iter { sleepable: false } if name == ITERATOR => {}
                 ProgramSection::CgroupSkb { .. } if name == EGRESS => {}
+                ProgramSection::CgroupSockAddr { .. } if REWRITERS.contains(&name.as_str()) => {}
                 _ => return Err(ObjectError::NotLsm(name.clone())),
             }
         }

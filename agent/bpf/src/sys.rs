@@ -127,6 +127,31 @@ pub(crate) fn set_call(calls: BorrowedFd<'_>, pidfd: BorrowedFd<'_>, call: u64) 
     unsafe { bpf(BPF_MAP_UPDATE_ELEM, &mut attr) }.map(drop)
 }
 
+/// Keeps a number with a socket, in a map whose values are numbers.
+pub(crate) fn set_number_of(map: BorrowedFd<'_>, socket: BorrowedFd<'_>, number: u64) -> io::Result<()> {
+    let key: libc::c_int = socket.as_raw_fd();
+    let mut attr = ElementAttr::new(map, &raw const key, &raw const number, 0);
+    // SAFETY: as in `number_of`; an update only reads the value, for the map's value size.
+    unsafe { bpf(BPF_MAP_UPDATE_ELEM, &mut attr) }.map(drop)
+}
+
+/// What the kernel's programs know a socket's network namespace by (`SO_NETNS_COOKIE`).
+pub(crate) fn netns_cookie(socket: BorrowedFd<'_>) -> io::Result<u64> {
+    let mut cookie = 0_u64;
+    let mut len = size_of::<u64>() as libc::socklen_t;
+    // SAFETY: getsockopt(2) writes at most `len` bytes to `cookie`, and `len` itself; both outlive the call.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_NETNS_COOKIE,
+            (&raw mut cookie).cast(),
+            &raw mut len,
+        )
+    };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(cookie) }
+}
+
 /// Takes an entry out of a hash map whose keys have `K` and whose values have `V` words; `None`: there is none.
 pub(crate) fn take<const K: usize, const V: usize>(
     map: BorrowedFd<'_>,

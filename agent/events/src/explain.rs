@@ -219,6 +219,15 @@ fn by_fixed(stored: &Stored, number: u32) -> Parts {
             "The packet would travel by way of a host that no rule was asked about, or that `net` does not grant.",
             never,
         ),
+        Fixed::NamedAddress => (
+            "The address stands for a host's name that `net` grants to some container: it is reached by TCP (not UDP, so no \
+             QUIC), and from the container that was told it alone.",
+            "Ask the container's resolver for the name that is meant, and connect by TCP to the address that it answers.",
+        ),
+        Fixed::Resolver => (
+            "Hosts are granted by name, so that the container's own resolver answers, whichever nameserver is asked.",
+            "To reach a nameserver of another's, grant its address and port 53 in `net`.",
+        ),
         Fixed::Case => (
             "The file system does not tell case apart, so that the name may be another spelling of one that a rule is about: it \
              has a letter outside ASCII, or is that of a directory, which the file system would find by other spellings.",

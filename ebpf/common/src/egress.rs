@@ -86,7 +86,7 @@ pub struct RedirectedFlow {
 pub struct Redirected {
     /// What was judged last and may go to the worker, as the LSM program saw it.
     pub judged: RedirectedFlow,
-    /// What then went there. Its container is 0 once it is in the map of flows.
+    /// What then went there.
     pub flow: RedirectedFlow,
     /// The address that the caller named, as it lies in a [`crate::net::NetKey`]; what it is told where it asks who the
     /// other end is.

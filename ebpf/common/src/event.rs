@@ -269,6 +269,10 @@ numbers! {
     SETUID Setuid = 23, "setuid";
     /// A process of another tool call, or of what starts the calls (ptrace, signals, limits).
     OTHER_CALL OtherCall = 24, "other_call";
+    /// An address that stands for a host's name, and leads somewhere by TCP and for one container alone.
+    NAMED_ADDRESS NamedAddress = 25, "named_address";
+    /// What is sent to a nameserver of a container's that hosts are granted to by name: allowed, and answered by its own.
+    RESOLVER Resolver = 26, "resolver";
 }
 
 numbers! {

@@ -113,6 +113,8 @@ fields! {
     SK_STATE = sock.__sk_common / sock_common.skc_state;
     SK_DEVICE = sock.__sk_common / sock_common.skc_bound_dev_if;
     SK_PROTOCOL = sock.sk_protocol;
+    SK_NET = sock.__sk_common / sock_common.skc_net;
+    NET_COOKIE = net.net_cookie;
     MSG_NAME = msghdr.msg_name;
     MSG_NAMELEN = msghdr.msg_namelen;
     MSG_FLAGS = msghdr.msg_flags;

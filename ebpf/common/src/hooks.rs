@@ -114,6 +114,7 @@ hooks! {
     socket_listen [Net];
     socket_sendmsg [Net];
     socket_setsockopt [Net];
+    inet_conn_established [Net];
     unix_stream_connect [Net];
     unix_may_send [Net];
     ptrace_access_check [];

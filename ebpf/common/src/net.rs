@@ -61,7 +61,8 @@ pub struct Owner {
     pub reserved: u32,
 }
 
-/// Name of the program that judges outgoing packets, and of the pin of its link.
+/// Name of the program that judges outgoing packets, and of the pin of its link. What changes addresses beside it:
+/// [`crate::egress::REWRITERS`].
 pub const EGRESS: &str = "outgoing_packet";
 
 const _: () = assert!(size_of::<Owner>() == 40);
