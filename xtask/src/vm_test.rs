@@ -82,7 +82,11 @@ const fn programs(series: Series, options: &'static [&'static str]) -> Boot {
 
 /// Those of the programs' own tests that show the other side of 6.2, before which a task's storage can fail to answer. The
 /// rest is on 6.1; and other kernels' verifiers judge the programs when the daemon loads them.
-const OF_STORAGE: &[&str] = &["--filter", "running-processes,share-for-each,told-or-lost,leaves-no-moment"];
+const OF_STORAGE: &[&str] =
+    &["--filter", "running-processes,share-for-each,told-or-lost,leaves-no-moment,outbound-names"];
+
+/// Each kernel sends what is connected and sent by way of its own code, past the programs that send it elsewhere.
+const OUTBOUND: &[&str] = &["--filter", "outbound-names"];
 
 /// What holds without eBPF is Landlock's, and each kernel's Landlock has more than the one before.
 const fn no_bpf(series: Series) -> Boot {
@@ -109,6 +113,7 @@ const BOOTS: &[Boot] = &[
     programs(Series::V6_1, &[]),
     Boot { append: "preempt=full", ..boot(Series::V6_12, "preempt=full", &["--group", "preempt"]) },
     programs(Series::V6_12, OF_STORAGE),
+    programs(Series::Newest, OUTBOUND),
     no_bpf(Series::V6_12),
     no_bpf(Series::V6_1),
     no_bpf(Series::Newest),

@@ -1,7 +1,8 @@
-//! Tests of several files at once. Those of `vm` and `vm_records` load the programs, in the guest.
+//! Tests of several files at once. Those of `vm`, `vm_egress` and `vm_records` load the programs, in the guest.
 
 mod moves;
 mod vm;
+mod vm_egress;
 mod vm_records;
 
 use ringfence_policy::{
