@@ -65,12 +65,24 @@ pub fn of_user() -> impl Iterator<Item = (&'static str, OsString)> {
 /// What a worker logs unless its supervisor's environment says.
 pub const QUIET: (&str, &str) = ("RUST_LOG", "warn,rmcp=off");
 
-/// Starts this very binary as a worker. `user` is its user and its group, and it has no other; without it, it is ours.
-/// `more`: variables that it has besides.
+/// Starts this very binary as an LLM worker, as [`spawn_role`] does.
 ///
 /// # Errors
 /// As fork(2) and execve(2).
 pub fn spawn<K: AsRef<OsStr>, V: AsRef<OsStr>>(
+    user: Option<u32>,
+    more: impl IntoIterator<Item = (K, V)>,
+) -> io::Result<Process> {
+    spawn_role("llm-worker", user, more)
+}
+
+/// Starts this very binary as a worker of a role: its subcommand. The worker's standard input is the socket. `user` is its user
+/// and its group, and it has no other; without it, it is ours. `more`: variables that it has besides.
+///
+/// # Errors
+/// As fork(2) and execve(2).
+pub fn spawn_role<K: AsRef<OsStr>, V: AsRef<OsStr>>(
+    role: &str,
     user: Option<u32>,
     more: impl IntoIterator<Item = (K, V)>,
 ) -> io::Result<Process> {
@@ -79,7 +91,7 @@ pub fn spawn<K: AsRef<OsStr>, V: AsRef<OsStr>>(
     let mut command = Command::new("/proc/self/exe");
     command
         .arg0("ringfence")
-        .arg("llm-worker")
+        .arg(role)
         .stdin(OwnedFd::from(theirs))
         .stdout(Stdio::null())
         .current_dir("/")
