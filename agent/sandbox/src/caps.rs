@@ -37,7 +37,15 @@ pub const CORE: &[Keep] = &[
         "give agents' sockets to their owners and logs to their workers; enrolment's socket to group ringfence, the \
          state directory to the auditor",
     ),
+    keep(
+        ENTERING,
+        "enter the network namespace of a container that may reach names, to listen there for its egress worker; in force in the \
+         thread that does, and nowhere else",
+    ),
 ];
+
+/// What it takes to enter another network namespace. The core holds it, and lets it [`doze`] until a thread is about to.
+pub const ENTERING: Capability = Capability::CAP_SYS_ADMIN;
 
 /// What the core needs besides while it starts. With [`CORE`] it is the bounding set of the service.
 pub const CORE_START: &[Keep] = &[
@@ -221,6 +229,22 @@ pub fn not_dumpable() -> Result<(), Error> {
         .map_err(|source| Error::Os { what: "make the process not dumpable".into(), source })
 }
 
+/// Takes a capability out of force in this thread and all that it starts, which keep it for [`wake`]. Nothing where it is not held.
+///
+/// # Errors
+/// [`Error::Set`], which no supported kernel gives.
+pub fn doze(capability: Capability) -> Result<(), Error> {
+    caps::drop(None, CapSet::Effective, capability).map_err(|source| Error::Set { set: "effective", source })
+}
+
+/// Puts a capability into force in this thread, which holds it.
+///
+/// # Errors
+/// [`Error::Set`]: it does not.
+pub fn wake(capability: Capability) -> Result<(), Error> {
+    caps::raise(None, CapSet::Effective, capability).map_err(|source| Error::Set { set: "effective", source })
+}
+
 /// Whether this thread may use a capability now.
 pub fn holds(capability: Capability) -> bool {
     caps::has_cap(None, CapSet::Effective, capability).unwrap_or(false)
@@ -299,6 +323,26 @@ mod tests {
                 let effective = u64::from_str_radix(effective.trim(), 16).unwrap();
                 assert_eq!(effective & !allowed, 0);
             }
+        });
+    }
+
+    #[test]
+    fn what_dozes_is_held_and_in_force_where_it_is_woken() {
+        let capability = Capability::CAP_KILL;
+        if !holds(capability) {
+            return;
+        }
+        in_thread(move || {
+            doze(capability).unwrap();
+            assert!(!holds(capability) && held(CapSet::Permitted).contains(&capability));
+            in_thread(move || {
+                assert!(!holds(capability), "nor in what it starts");
+                wake(capability).unwrap();
+                assert!(holds(capability));
+            });
+            assert!(!holds(capability), "it is a thread's own");
+            caps::drop(None, CapSet::Permitted, capability).unwrap();
+            assert!(wake(capability).is_err());
         });
     }
 
