@@ -197,6 +197,22 @@ fn problems(core: &Status, store: &Result<AuditorStatus, String>) -> Vec<String>
             ));
         }
     }
+    for container in &core.containers {
+        let Some(egress) = container.egress.as_ref().filter(|egress| egress.state != AgentState::Running)
+        else {
+            continue;
+        };
+        // One that was just started for the first time is no problem.
+        if egress.state != AgentState::Starting || egress.restarts > 0 {
+            let why = egress.error.as_deref().or(egress.last_exit.as_deref()).unwrap_or("it ended");
+            problems.push(format!(
+                "container {}: it reaches no name, because its egress worker is {}: {}",
+                container.id,
+                egress.state,
+                printable(why)
+            ));
+        }
+    }
     for id in &core.unrecorded {
         problems.push(format!("container {id} has no record; it stays enforced, but cannot be reloaded"));
     }
@@ -281,7 +297,59 @@ fn show(
     }
     writeln!(out)?;
     containers(out, &core.containers, now)?;
+    names(out, &core.containers)?;
     agents(out, &core.agents)
+}
+
+/// What serves containers' names as a table, one line for each that may reach any, behind an empty one.
+fn names(out: &mut impl Write, all: &[ContainerStatus]) -> io::Result<()> {
+    let served: Vec<_> =
+        all.iter().filter_map(|container| Some((container, container.egress.as_ref()?))).collect();
+    if served.is_empty() {
+        return Ok(());
+    }
+    let header = [
+        "NAMES OF",
+        "STATE",
+        "PID",
+        "UID",
+        "RESTARTS",
+        "ADDRESSES",
+        "OPEN",
+        "CONNECTIONS",
+        "REFUSED",
+        "FAILED",
+        "SENT",
+        "RECEIVED",
+        "LOST",
+    ];
+    let mut rows = vec![header.map(str::to_owned)];
+    for (container, egress) in &served {
+        let counts = &egress.counts;
+        rows.push([
+            container.id.clone(),
+            egress.state.to_string(),
+            egress.pid.map_or("-".to_owned(), |pid| pid.to_string()),
+            egress.uid.to_string(),
+            egress.restarts.to_string(),
+            printable(&egress.block),
+            counts.open.to_string(),
+            counts.connections.to_string(),
+            format!("{}+{}", counts.refused, counts.refused_names),
+            counts.failed.to_string(),
+            format!("{} KiB", counts.sent / 1024),
+            format!("{} KiB", counts.received / 1024),
+            counts.lost_records.to_string(),
+        ]);
+    }
+    write!(out, "\n{}", table(&rows))?;
+    for (container, egress) in served {
+        // While it runs, what it says is no problem of the host's.
+        if let (AgentState::Running, Some(error)) = (&egress.state, &egress.error) {
+            writeln!(out, "{}: {}", container.id, printable(error))?;
+        }
+    }
+    Ok(())
 }
 
 /// The daemon's agents as a table, one line each, behind an empty one.

@@ -1,6 +1,6 @@
 //! What the core reports: `ringfence status`.
 
-use crate::{agent::AgentCounts, message::Reloaded};
+use crate::{agent::AgentCounts, egress::EgressCounts, message::Reloaded};
 use serde::{Deserialize, Serialize};
 
 words! {
@@ -179,6 +179,30 @@ pub struct ContainerStatus {
     pub counts: Counts,
     /// Why its profile's last change is not in force, if so.
     pub reload_error: Option<String>,
+    /// What serves the names that it may reach, if there are any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub egress: Option<EgressProcess>,
+}
+
+/// A container's egress worker.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EgressProcess {
+    /// How it fares. While it does not run, the container reaches no name.
+    pub state: AgentState,
+    /// The container's own addresses, a /24, each of which stands for a name.
+    pub block: String,
+    /// Process id, while there is a process.
+    pub pid: Option<u32>,
+    /// User id of the worker.
+    pub uid: u32,
+    /// How often it was started again.
+    pub restarts: u64,
+    /// Why it ended the last time, if it did.
+    pub last_exit: Option<String>,
+    /// What is wrong: in the worker's own words while it runs.
+    pub error: Option<String>,
+    /// What the worker says of itself, since it began.
+    pub counts: EgressCounts,
 }
 
 /// What a container's programs counted.

@@ -2,8 +2,9 @@
 
 use super::*;
 use ringfence_wire::{
+    egress::EgressCounts,
     message::Reloaded,
-    status::{AuditorProcess, AxisStatus, Counts, Mode, ReloadStatus},
+    status::{AuditorProcess, AxisStatus, Counts, EgressProcess, Mode, ReloadStatus},
 };
 
 fn status() -> Status {
@@ -37,6 +38,7 @@ fn status() -> Status {
             capabilities: vec!["all".into()],
             counts: Counts { denied: 5, lost_denied: 1, ..Counts::default() },
             reload_error: None,
+            egress: None,
         }],
         unrecorded: Vec::new(),
         agents: Vec::new(),
@@ -83,6 +85,39 @@ fn records_and_reports_that_are_missing_are_said() {
     let store = AuditorStatus { undecodable: vec![("report".into(), 3)], ..AuditorStatus::default() };
     let problems = super::problems(&status(), &Ok(store));
     assert_eq!(problems, ["3 records are not in the store, reason: report"]);
+}
+
+#[test]
+fn what_serves_a_container_s_names_is_shown_and_what_does_not_is_a_problem() {
+    let mut core = status();
+    assert!(!shown(&core, &Ok(AuditorStatus::default())).contains("NAMES OF"), "of one without names");
+    let mut egress = EgressProcess {
+        state: AgentState::Running,
+        block: "198.18.7.0/24".into(),
+        pid: Some(90),
+        uid: 74_103,
+        restarts: 2,
+        last_exit: Some("killed".into()),
+        error: Some("no room for \u{1b}[2J".into()),
+        counts: EgressCounts { refused: 3, refused_names: 4, ..EgressCounts::default() },
+    };
+    core.containers[0].egress = Some(egress.clone());
+    let text = shown(&core, &Ok(AuditorStatus::default()));
+    assert!(!text.contains('!') && !text.contains('\u{1b}'), "{text}");
+    let row = text.lines().find(|line| line.contains("198.18.7.0/24")).unwrap();
+    assert!(row.contains("running") && row.contains("3+4") && row.contains("74103"), "{text}");
+    assert!(text.contains("0123456789ab: no room for"), "{text}");
+    // Those that were there from the beginning are not yet, and no problem.
+    (egress.state, egress.restarts) = (AgentState::Starting, 0);
+    core.containers[0].egress = Some(egress.clone());
+    assert!(problems(&core, &Ok(AuditorStatus::default())).is_empty());
+    (egress.state, egress.error) = (AgentState::Quarantined, None);
+    core.containers[0].egress = Some(egress);
+    let problems = problems(&core, &Ok(AuditorStatus::default()));
+    assert_eq!(
+        problems,
+        ["container 0123456789ab: it reaches no name, because its egress worker is quarantined: killed"]
+    );
 }
 
 #[test]
