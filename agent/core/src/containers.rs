@@ -1,7 +1,10 @@
 //! The registry: every container with a live task, in memory and in `/run/ringfence/containers`, from where a restarted
 //! core adopts them. A record is written before the container's first task is tagged, whole or not at all.
 
-use super::link_targets::{self, LinkTargets};
+use super::{
+    egress::{Egress, EgressRecord},
+    link_targets::{self, LinkTargets},
+};
 use ringfence_files::Access;
 use ringfence_policy::{
     KernelOptions,
@@ -123,6 +126,9 @@ pub struct Record {
     /// The files that its profile is made of.
     #[serde(default)]
     pub sources: Vec<PathBuf>,
+    /// How the names are served that it may reach; None: it may reach none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub egress: Option<EgressRecord>,
 }
 
 /// A container around a nested one, as it was when the inner one was enrolled.
@@ -165,6 +171,8 @@ pub struct Container {
     pub tasks: u64,
     /// Why the last change of its profile is not in force.
     pub reload_error: Option<String>,
+    /// What serves the names that it may reach.
+    pub egress: Egress,
 }
 
 impl Container {
@@ -180,6 +188,7 @@ impl Container {
             counts: Counts::default(),
             tasks: 0,
             reload_error: None,
+            egress: Egress::None,
         }
     }
 }
@@ -278,6 +287,20 @@ impl Registry {
             if self.containers.values().all(|container| container.record.id != id) {
                 return Ok(id);
             }
+        }
+    }
+
+    /// A public id that was made before, which no container has taken since.
+    ///
+    /// # Errors
+    /// One has.
+    pub(crate) fn unless_taken(&self, id: String) -> io::Result<String> {
+        match self.containers.values().any(|container| container.record.id == id) {
+            true => Err(io::Error::new(
+                io::ErrorKind::AlreadyExists,
+                "another container has the id that was chosen; try again",
+            )),
+            false => Ok(id),
         }
     }
 
@@ -397,6 +420,7 @@ pub(crate) mod tests {
             history: History::default(),
             mounts: None,
             sources: Vec::new(),
+            egress: None,
         }
     }
 

@@ -6,6 +6,7 @@ use super::{
     agents::{Agents, Store},
     auditor_role::{AUDIT_USER, AuditorRole},
     containers::{Registry, RegistryError, random_hex},
+    egress::Opener,
     enforcer::Enforcer,
     link::{Handle, Link},
     notify::Notifier,
@@ -161,6 +162,7 @@ pub fn run(paths: &Paths, port: u16, handed: Vec<(String, OwnedFd)>) -> Result<(
 
     // From here on with few capabilities; threads come after, since dropping is a thread's.
     caps::retain(caps::CORE)?;
+    caps::doze(caps::ENTERING)?;
     caps::not_dumpable()?;
     closing::prepare();
 
@@ -169,7 +171,9 @@ pub fn run(paths: &Paths, port: u16, handed: Vec<(String, OwnedFd)>) -> Result<(
     let (peers, auditors) = sync_channel(4);
     let auditor = AuditorRole { user, state: paths.state.clone(), query, mcp, dashboard, peers };
     let link = Link::new(handle.clone(), rings, auditor, session, boot.clone());
-    let mut state = State::adopt(kernel, registry, handle.clone(), Dirs::system(), boot);
+    let opener = Opener::new(paths);
+    let mut state = State::adopt(kernel, registry, handle.clone(), opener, Dirs::system(), boot);
+    state.adopt_names();
     // Before they are read, so that a change right after that is seen.
     let mut watch = Watch::default();
     watch.look(&state.profile_dirs());
@@ -209,6 +213,7 @@ pub fn run(paths: &Paths, port: u16, handed: Vec<(String, OwnedFd)>) -> Result<(
     notifier.stopping();
     let is_signalled = from_then_on(|| is_to_end(&signals));
     server.agents().stop(matches!(why, Stop::Signal(_)), &is_signalled);
+    server.state().stop_names(&is_signalled);
     for path in [paths.admin_socket(), paths.enroll_socket(), paths.query_socket(), paths.mcp_socket()] {
         let _ = fs::remove_file(path);
     }

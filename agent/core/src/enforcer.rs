@@ -1,12 +1,25 @@
 //! What the core needs of the kernel, as a trait: [`Kernel`] in the daemon, a fake in unit tests.
 
-use ringfence_bpf::{ContainerId, Installed, Kernel, Membership, PolicyError, TaskError};
+use ringfence_bpf::{ContainerId, Flows, Installed, Kernel, Listeners, Membership, PolicyError, TaskError};
 use ringfence_common::policy::Counters;
 use ringfence_policy::compiled::CompiledPolicy;
+use ringfence_wire::egress::Flow;
 use std::{
+    io,
+    net::SocketAddrV4,
     num::NonZeroU64,
     os::fd::{BorrowedFd, OwnedFd},
+    sync::Arc,
 };
+
+/// Whose connections are that the kernel sent to an egress worker. It needs no lock of the core's.
+pub trait FlowSource: Send + Sync {
+    /// Takes out who made the connection that comes from `peer`, if that was a task of this container.
+    ///
+    /// # Errors
+    /// As bpf(2).
+    fn take(&self, container: ContainerId, peer: SocketAddrV4) -> io::Result<Option<Flow>>;
+}
 
 /// Which containers and policies the kernel holds, and which task belongs to which. Methods and errors are
 /// [`Kernel`]'s.
@@ -56,6 +69,10 @@ pub trait Enforcer: Send + 'static {
     fn capabilities(&self, id: ContainerId) -> Option<u64>;
     /// System calls of the running kernel that the coverage table does not name.
     fn unknown_calls(&self) -> Vec<String>;
+    /// See [`Kernel::set_redirect`].
+    fn set_redirect(&mut self, id: ContainerId, listeners: Option<&Listeners<'_>>) -> io::Result<()>;
+    /// See [`Kernel::flows`].
+    fn flows(&self) -> Arc<dyn FlowSource>;
 }
 
 impl Enforcer for Kernel {
@@ -117,5 +134,19 @@ impl Enforcer for Kernel {
 
     fn unknown_calls(&self) -> Vec<String> {
         self.coverage().unknown.calls.clone()
+    }
+
+    fn set_redirect(&mut self, id: ContainerId, listeners: Option<&Listeners<'_>>) -> io::Result<()> {
+        Self::set_redirect(self, id, listeners)
+    }
+
+    fn flows(&self) -> Arc<dyn FlowSource> {
+        Arc::new(Self::flows(self))
+    }
+}
+
+impl FlowSource for Flows {
+    fn take(&self, container: ContainerId, peer: SocketAddrV4) -> io::Result<Option<Flow>> {
+        Self::take(self, container, peer)
     }
 }

@@ -1,7 +1,11 @@
 //! Enrolment: who may put which task under which profile. Everything here is decided before the task is tagged; after
 //! any error it is not governed, and its launcher must not let it exec.
 
-use super::{containers::Outer, quota::QuotaError};
+use super::{
+    containers::Outer,
+    egress::{EgressError, Prepared},
+    quota::QuotaError,
+};
 use ringfence_base::error::chain;
 use ringfence_bpf::{ContainerId, Membership, PolicyError, TaskError};
 use ringfence_files::Others;
@@ -231,6 +235,9 @@ pub enum EnrollError {
     /// Everything was detached.
     #[error("Ringfence is being uninstalled; nothing is enforced any more")]
     Closed,
+    /// The names that it may reach cannot be served.
+    #[error(transparent)]
+    Egress(#[from] EgressError),
     /// Too many.
     #[error(transparent)]
     Quota(#[from] QuotaError),
@@ -282,6 +289,8 @@ pub struct Compiled {
     pub moved: Vec<String>,
     /// The files that the profile is made of.
     pub sources: Vec<PathBuf>,
+    /// What serves the names that it grants, once that is there.
+    pub names: Option<Prepared>,
 }
 
 /// What a profile is compiled into.
@@ -476,7 +485,17 @@ pub fn compile(request: &Request, surroundings: Surroundings<'_>) -> Result<Comp
     }
     let sources = profile.sources.into_iter().map(|source| source.file).collect();
     let options = profile.kernel;
-    Ok(Compiled { name: profile.name, file: profile.file, policy, options, fixed, own, moved, sources })
+    Ok(Compiled {
+        name: profile.name,
+        file: profile.file,
+        policy,
+        options,
+        fixed,
+        own,
+        moved,
+        sources,
+        names: None,
+    })
 }
 
 /// A policy never comes from what its container can write. What it is made of is closed to it from its first policy on;

@@ -1,6 +1,7 @@
 //! Profiles read again: every container gets the next generation of its policy, or keeps the one it has and says why.
 
 use super::{
+    egress::{Change, line_of},
     enforcer::Enforcer,
     enroll::{Compiled, EnrollError, Request, Surroundings, compile, host_root},
     outbox::Update,
@@ -20,6 +21,7 @@ use std::{
 impl<E: Enforcer> State<E> {
     /// Reads all profiles again. Each container changes as one, or not at all.
     pub fn reload(&mut self) -> Reloaded {
+        self.reopen_names();
         let mut outcome = Reloaded::default();
         let mut failed: BTreeMap<(String, bool), Vec<String>> = BTreeMap::new();
         let ids: Vec<u64> = self.registry.iter().map(|container| container.record.kernel_id).collect();
@@ -100,20 +102,34 @@ impl<E: Enforcer> State<E> {
             history: Some(&record.history),
             past: None,
         };
-        let compiled = compile(&request, surroundings)?;
+        let mut compiled = compile(&request, surroundings)?;
         notes.extend(compiled.moved.iter().map(|note| format!("container {}: {note}", record.id)));
+        let change = self.change_names(container, &mut compiled.policy)?;
         let same = container.policy.as_ref() == Some(&compiled.policy);
         if same && self.kernel.generation(id) == Some(record.generation) {
+            // A worker that was given up is tried again.
+            self.names_changed(id, change, &compiled.policy.names, compiled.policy.audit_mode);
             return Ok(false);
+        }
+        if let Change::Opened(service) = &change {
+            let line = line_of(record, service.block());
+            self.redirect(id, service, line)?;
         }
         let installed = match self.kernel.install(id, &compiled.policy) {
             Ok(installed) => installed,
-            Err(PolicyError::Shut { generation, source }) => {
-                self.shut(id, compiled, generation);
-                return Err(PolicyError::Shut { generation, source }.into());
+            Err(error) => {
+                if matches!(change, Change::Opened(_)) {
+                    self.redirect_nowhere(id);
+                }
+                if let PolicyError::Shut { generation, .. } = &error {
+                    self.shut(id, compiled, *generation);
+                }
+                return Err(error.into());
             }
-            Err(error) => return Err(error.into()),
         };
+        self.names_changed(id, change, &compiled.policy.names, compiled.policy.audit_mode);
+        let Some(container) = self.registry.by_kernel_id(id.raw()) else { return Ok(false) };
+        let record = &container.record;
         let (generation, interrupted) = (installed.generation, installed.interrupted);
         let manifest = manifest(id, &record.id, record.uid, record.created, &compiled.policy, installed);
         let old = record.generation;

@@ -6,7 +6,7 @@
 //! container to a call (`ties`), and how often something was denied there. A line ends with its peer, and a little after its
 //! container.
 
-use super::{enforcer::Enforcer, server::Server};
+use super::{enforcer::Enforcer, pace::Pace, server::Server};
 use ringfence_base::{
     clock::{now_micros, since_boot},
     error::chain,
@@ -153,7 +153,7 @@ impl<E: Enforcer> Server<E> {
         whose: &Whose,
         behind: &mut Option<u64>,
     ) -> Result<(), FrameError> {
-        let mut pace = Pace::new(Instant::now());
+        let mut pace = Pace::new(BURST, PER_SECOND, Instant::now());
         let mut until: Option<Instant> = None;
         let mut looked = Instant::now();
         loop {
@@ -222,36 +222,6 @@ pub(crate) fn narrowed(conn: Conn) -> Conn {
 /// Says no.
 pub(crate) fn refuse(conn: &mut Conn, error: &LineError) -> Result<(), FrameError> {
     conn.send(&Reply::<Reporting>::Failed(Failure::new(chain(error))))
-}
-
-/// How fast a line is read: its sender waits, and not the daemon.
-#[derive(Debug)]
-struct Pace {
-    /// What may come at once now.
-    left: u32,
-    /// Up to when that was filled up.
-    filled: Instant,
-}
-
-impl Pace {
-    fn new(now: Instant) -> Self {
-        Self { left: BURST, filled: now }
-    }
-
-    /// One came: how long until the next is read.
-    fn step(&mut self, now: Instant) -> Duration {
-        let each = Duration::from_secs(1) / PER_SECOND;
-        let steps = now.saturating_duration_since(self.filled).as_nanos() / each.as_nanos().max(1);
-        let steps = u32::try_from(steps).unwrap_or(u32::MAX);
-        if steps >= BURST {
-            (self.left, self.filled) = (BURST, now);
-        } else {
-            self.left = (self.left + steps).min(BURST);
-            self.filled += each * steps;
-        }
-        self.left = self.left.saturating_sub(1);
-        if self.left == 0 { each } else { Duration::ZERO }
-    }
 }
 
 #[cfg(test)]

@@ -265,7 +265,8 @@ impl<E: Enforcer> Server<E> {
             history: None,
             past: past.as_deref(),
         };
-        let compiled = enroll::compile(&request, surroundings)?;
+        let mut compiled = enroll::compile(&request, surroundings)?;
+        self.serve_names(&mut compiled, child.as_fd(), peer.uid)?;
         self.state().enroll(&request, compiled, TaskContext { inside, outer, root, host_root, mounts }, child)
     }
 
@@ -366,7 +367,8 @@ impl<E: Enforcer> Server<E> {
             history: None,
             past: past.as_deref(),
         };
-        let compiled = enroll::compile(&request, surroundings)?;
+        let mut compiled = enroll::compile(&request, surroundings)?;
+        self.serve_names(&mut compiled, first.as_fd(), peer.uid)?;
         let context = TaskContext { inside: None, outer: Vec::new(), root, host_root, mounts };
         self.state().enroll_running(&request, compiled, context, &target, &first)
     }

@@ -2,6 +2,7 @@
 
 use super::{
     containers::{Container, Outer, Record, Registry},
+    egress::{Egress, EgressError, Opener, Prepared, Service},
     enforcer::Enforcer,
     enroll::{Compiled, EnrollError, Request, host_root, same_root},
     link::Handle,
@@ -21,6 +22,7 @@ use ringfence_policy::{
 use ringfence_process::peer::alive;
 use ringfence_wire::{
     audit::{Counted, Manifest},
+    egress::EgressLine,
     event::RuleText,
     message::Enrolled,
     status::{Counts, ReloadStatus},
@@ -48,6 +50,8 @@ pub struct State<E> {
     pub owners: Owners,
     /// The way to the auditor.
     pub link: Handle,
+    /// Makes what serves names.
+    pub(crate) opener: Opener,
     /// Where profiles are.
     pub dirs: Dirs,
     boot: String,
@@ -76,8 +80,15 @@ pub struct TaskContext {
 }
 
 impl<E: Enforcer> State<E> {
-    /// Takes over what the kernel and the registry hold. `boot` is this boot's id.
-    pub fn adopt(kernel: E, mut registry: Registry, link: Handle, dirs: Dirs, boot: String) -> Self {
+    /// Takes over what the kernel and the registry hold; names are served again by [`Self::adopt_names`]. `boot` is this boot's id.
+    pub fn adopt(
+        kernel: E,
+        mut registry: Registry,
+        link: Handle,
+        opener: Opener,
+        dirs: Dirs,
+        boot: String,
+    ) -> Self {
         let held = kernel.containers();
         let lost: Vec<u64> = registry.iter().map(|container| container.record.kernel_id).collect();
         for id in lost {
@@ -105,6 +116,7 @@ impl<E: Enforcer> State<E> {
             owners: Owners::default(),
             registry,
             link,
+            opener,
             dirs,
             boot,
             unknown,
@@ -283,13 +295,34 @@ impl<E: Enforcer> State<E> {
             return Err(ringfence_process::peer::PeerError::Gone.into());
         }
         self.check_quota(request.uid)?;
-        let public = self.registry.new_id().map_err(EnrollError::Random)?;
+        let (public, service) = match compiled.names {
+            Some(Prepared { id, service }) => {
+                (self.registry.unless_taken(id).map_err(EnrollError::Random)?, Some(service))
+            }
+            // Its policy is that of nobody's names.
+            None if !compiled.policy.names.rules.is_empty() => return Err(EgressError::NotPrepared.into()),
+            None => (self.registry.new_id().map_err(EnrollError::Random)?, None),
+        };
         let id = self.kernel.create(self.owners.of(request.uid))?;
         let created = now_micros();
+        if let Some(service) = &service {
+            let line = EgressLine {
+                container: id.raw(),
+                public: public.clone(),
+                profile: compiled.name.clone(),
+                uid: request.uid,
+                created,
+                block: service.block(),
+            };
+            if let Err(error) = self.redirect(id, service, line) {
+                self.release(id);
+                return Err(error.into());
+            }
+        }
         let installed = match self.kernel.install(id, &compiled.policy) {
             Ok(installed) => installed,
             Err(error) => {
-                self.release(id);
+                self.undo(id, service);
                 return Err(error.into());
             }
         };
@@ -320,6 +353,7 @@ impl<E: Enforcer> State<E> {
             history: History { fixed: compiled.fixed, written },
             mounts: Some(context.mounts),
             sources: compiled.sources,
+            egress: service.as_ref().map(|service| service.record(&compiled.policy.names)),
         };
         for note in &compiled.moved {
             tracing::warn!("container {}: {note}", record.id);
@@ -331,9 +365,12 @@ impl<E: Enforcer> State<E> {
             ..Container::from_record(record)
         };
         if let Err(error) = self.registry.add(container) {
-            self.release(id);
+            self.undo(id, service);
             self.link.send(Update::Ended { container: id.raw(), generation: None });
             return Err(error.into());
+        }
+        if let (Some(service), Some(container)) = (service, self.registry.by_kernel_id_mut(id.raw())) {
+            container.egress = Egress::Served(service);
         }
         // Before the task is tagged: nothing that it does comes before it.
         if context.host_root {
@@ -397,8 +434,19 @@ impl<E: Enforcer> State<E> {
         }
     }
 
+    /// Takes back a container that nobody is in and that is in no record.
+    fn undo(&mut self, id: ContainerId, service: Option<Service>) {
+        if service.is_some() {
+            self.redirect_nowhere(id);
+        }
+        self.release(id);
+    }
+
     /// Forgets a container that has no task any more.
     fn end(&mut self, id: ContainerId) {
+        if self.registry.by_kernel_id(id.raw()).is_some_and(|container| container.record.egress.is_some()) {
+            self.redirect_nowhere(id);
+        }
         let last = self.release(id).map(|counters| counts(&counters));
         if let Some(container) = self.registry.remove(id.raw()) {
             let counts = last.unwrap_or(container.counts);

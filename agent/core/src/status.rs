@@ -112,6 +112,7 @@ impl<E: Enforcer> State<E> {
                     .map_or_else(Vec::new, names),
                 counts: container.counts,
                 reload_error: container.reload_error.clone(),
+                egress: container.egress.status(record.egress.as_ref()),
             }
         });
         let unrecorded = self.unknown.keys().map(ToString::to_string).collect();

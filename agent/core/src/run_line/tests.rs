@@ -242,7 +242,7 @@ fn who_gets_no_line_has_the_container_all_the_same() {
 #[test]
 fn a_line_is_read_at_its_pace() {
     let begun = Instant::now();
-    let mut pace = Pace::new(begun);
+    let mut pace = Pace::new(BURST, PER_SECOND, begun);
     let at_once = (0..BURST * 2).take_while(|_| pace.step(begun).is_zero()).count();
     assert_eq!(at_once as u32, BURST - 1);
     assert_eq!(pace.step(begun), Duration::from_secs(1) / PER_SECOND);

@@ -53,6 +53,13 @@ impl Fixture {
         root().then(|| Self::start(SocketKind::Admin))
     }
 
+    /// A profile `n` that grants a name.
+    fn profile_with_names(&self) {
+        let text = "[grant]\nfs_read = { only = [\"/usr\"] }\nfs_write = { only = [] }\nexec = { only = [] }\n\
+                    net = { only = [\"example.org:443\"] }\nmax_calls = \"unlimited\"\nvalid_for_generation = \"all\"\n";
+        std::fs::write(self._dir.path().join("profiles/n.toml"), text).unwrap();
+    }
+
     fn tag(&self, pid: u32, raw: u64) {
         let member = Membership { container: Some(ContainerId::from_raw(raw)), next: None };
         self.kernel.with(|inner| inner.tags.insert(pid, member));
@@ -95,6 +102,35 @@ fn a_launcher_enrols_its_own_child_and_nobody_else() {
         let error = ask(&other.pidfd(), profile).unwrap_err().to_string();
         assert!(error.contains(reason), "{profile:?}: {error}");
     }
+}
+
+#[test]
+fn a_profile_with_names_is_answered_once_they_are_served_or_refused_with_the_reason() {
+    if !root() {
+        return;
+    }
+    let fixture = Fixture::start(SocketKind::Enroll);
+    fixture.profile_with_names();
+    let child = Sleeper::start();
+    let ask = || client::enroll(&fixture.socket, child.pidfd().as_fd(), "n", None, false, None);
+    let before = {
+        let nowhere = fixture._dir.path().join("auditor");
+        let opener = crate::egress::tests::opener(&nowhere, "complain");
+        std::mem::replace(&mut fixture.server.state().opener, opener)
+    };
+    let error = ask().unwrap_err().to_string();
+    assert!(
+        error.contains("the egress worker of the container does not serve") && error.contains("no room"),
+        "{error}"
+    );
+    assert!(fixture.kernel.with(|inner| inner.containers.is_empty() && inner.redirects.is_empty()));
+    fixture.server.state().opener = before;
+    let enrolled = ask().unwrap();
+    let status = fixture.server.state().status(&fixture.server.about);
+    assert_eq!(status.containers[0].id, enrolled.container);
+    let egress = status.containers[0].egress.clone().unwrap();
+    assert_eq!(egress.state, ringfence_wire::status::AgentState::Running, "before the command may start");
+    assert!(egress.block.starts_with("198.18.") || egress.block.starts_with("198.19."), "{egress:?}");
 }
 
 #[test]

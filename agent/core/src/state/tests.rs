@@ -2,180 +2,20 @@
 
 use super::*;
 use crate::enroll;
-use ringfence_bpf::{Membership, PolicyError, TaskError};
-use ringfence_process::peer::{Process, alive};
+pub(crate) use fake_kernel::FakeKernel;
+use ringfence_bpf::Membership;
 use ringfence_wire::status::Mode;
 use std::{
-    collections::{BTreeMap, HashMap, hash_map::Entry},
     fs,
-    num::NonZeroU64,
     os::{
-        fd::{AsFd, BorrowedFd, OwnedFd},
-        unix::{ffi::OsStrExt, net::UnixStream},
+        fd::{AsFd, OwnedFd},
+        unix::ffi::OsStrExt,
     },
     path::Path,
     process::{Child, Command, Stdio},
-    sync::Mutex,
 };
 
-/// The kernel's side, in memory, and its dials for the test.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct FakeKernel(Arc<Mutex<Inner>>);
-
-#[derive(Debug, Default)]
-pub(crate) struct Inner {
-    next: u64,
-    pub containers: BTreeMap<u64, (u32, Option<CompiledPolicy>)>,
-    pub counters: HashMap<u64, Counters>,
-    pub tags: HashMap<u32, Membership>,
-    pub calls: HashMap<u32, u64>,
-    pub full: bool,
-    pub unknown_calls: Vec<String>,
-    /// The container that every connection came from.
-    pub caller: Option<ContainerId>,
-    /// A process and its connection, which ends that process: before it is said that another one was tagged.
-    pub ends_at_tag: Option<(UnixStream, OwnedFd)>,
-}
-
-impl FakeKernel {
-    pub(crate) fn with<T>(&self, f: impl FnOnce(&mut Inner) -> T) -> T {
-        f(&mut self.0.lock().unwrap())
-    }
-}
-
-fn pid(pidfd: BorrowedFd<'_>) -> Result<u32, TaskError> {
-    Process::of(pidfd).map(|process| process.pid).map_err(|_| TaskError::Gone)
-}
-
-impl Enforcer for FakeKernel {
-    fn create(&mut self, _owner: u32) -> Result<ContainerId, PolicyError> {
-        self.with(|inner| {
-            inner.next += 1;
-            let raw = inner.next << 12 | inner.next;
-            inner.containers.insert(raw, (0, None));
-            Ok(ContainerId::from_raw(raw))
-        })
-    }
-
-    fn install(&mut self, id: ContainerId, policy: &CompiledPolicy) -> Result<Installed, PolicyError> {
-        self.with(|inner| {
-            if inner.full {
-                return Err(PolicyError::TooManyPolicies);
-            }
-            let held = inner.containers.get_mut(&id.raw()).ok_or(PolicyError::NoContainer(id))?;
-            *held = (held.0 + 1, Some(policy.clone()));
-            Ok(Installed { generation: held.0, slots: Vec::new(), interrupted: false })
-        })
-    }
-
-    fn enroll(&self, pidfd: BorrowedFd<'_>, id: ContainerId) -> Result<(), TaskError> {
-        let pid = pid(pidfd)?;
-        self.with(|inner| match inner.tags.get(&pid) {
-            Some(_) => Err(TaskError::Governed(id)),
-            None => {
-                inner.tags.insert(pid, Membership { container: None, next: Some(id) });
-                Ok(())
-            }
-        })
-    }
-
-    fn nest(
-        &self,
-        pidfd: BorrowedFd<'_>,
-        outer: ContainerId,
-        inner_id: ContainerId,
-    ) -> Result<(), TaskError> {
-        let pid = pid(pidfd)?;
-        self.with(|inner| match inner.tags.get_mut(&pid) {
-            Some(tag) if tag.container == Some(outer) => {
-                tag.next = Some(inner_id);
-                Ok(())
-            }
-            _ => Err(TaskError::NotInside(outer)),
-        })
-    }
-
-    fn enroll_running(&mut self, processes: &[OwnedFd], id: ContainerId) -> Result<u64, TaskError> {
-        let pids: Vec<u32> = processes.iter().filter_map(|process| pid(process.as_fd()).ok()).collect();
-        self.with(|inner| {
-            let mut tagged = 0;
-            for pid in pids {
-                let member = Membership { container: Some(id), next: None };
-                match inner.tags.insert(pid, member) {
-                    None => tagged += 1,
-                    Some(before) if before == member => {}
-                    Some(before) => {
-                        inner.tags.insert(pid, before);
-                        return Err(TaskError::Elsewhere(1));
-                    }
-                }
-            }
-            inner.counters.entry(id.raw()).or_default().tasks += tagged;
-            Ok(tagged)
-        })
-    }
-
-    fn lookup(&self, pidfd: BorrowedFd<'_>) -> Result<Option<Membership>, TaskError> {
-        let pid = pid(pidfd)?;
-        Ok(self.with(|inner| inner.tags.get(&pid).copied()))
-    }
-
-    fn caller(&self, _: BorrowedFd<'_>) -> Result<Option<ContainerId>, TaskError> {
-        Ok(self.with(|inner| inner.caller))
-    }
-
-    fn tag(&self, pidfd: BorrowedFd<'_>, call: NonZeroU64) -> Result<(), TaskError> {
-        let pid = pid(pidfd)?;
-        let ends = self.with(|inner| match inner.calls.entry(pid) {
-            Entry::Occupied(_) => Err(TaskError::Tagged),
-            Entry::Vacant(free) => {
-                free.insert(call.get());
-                Ok(inner.ends_at_tag.take())
-            }
-        })?;
-        if let Some((connection, process)) = ends {
-            connection.shutdown(std::net::Shutdown::Both).unwrap();
-            while alive(process.as_fd()) {
-                std::thread::sleep(std::time::Duration::from_millis(5));
-            }
-        }
-        Ok(())
-    }
-
-    fn call(&self, pidfd: BorrowedFd<'_>) -> Result<Option<NonZeroU64>, TaskError> {
-        let pid = pid(pidfd)?;
-        Ok(self.with(|inner| inner.calls.get(&pid).copied().and_then(NonZeroU64::new)))
-    }
-
-    fn counters(&self, id: ContainerId) -> Result<Counters, PolicyError> {
-        self.with(|inner| {
-            inner.containers.get(&id.raw()).ok_or(PolicyError::NoContainer(id))?;
-            Ok(inner.counters.get(&id.raw()).copied().unwrap_or_default())
-        })
-    }
-
-    fn release(&mut self, id: ContainerId) -> Result<Counters, PolicyError> {
-        let counters = self.counters(id)?;
-        self.with(|inner| inner.containers.remove(&id.raw()));
-        Ok(counters)
-    }
-
-    fn containers(&self) -> Vec<ContainerId> {
-        self.with(|inner| inner.containers.keys().map(|raw| ContainerId::from_raw(*raw)).collect())
-    }
-
-    fn capabilities(&self, _: ContainerId) -> Option<u64> {
-        Some(0)
-    }
-
-    fn unknown_calls(&self) -> Vec<String> {
-        self.with(|inner| inner.unknown_calls.clone())
-    }
-
-    fn generation(&self, id: ContainerId) -> Option<u32> {
-        self.with(|inner| inner.containers.get(&id.raw()).map(|held| held.0))
-    }
-}
+mod fake_kernel;
 
 #[test]
 fn a_number_that_is_anothers_now_takes_nobody_out_of_a_container() {
@@ -223,11 +63,12 @@ impl Fixture {
         let (registry, errors) = Registry::open(&dir.path().join("containers"), "boot").unwrap();
         assert!(errors.is_empty());
         let dirs = Dirs { system: dir.path().join("profiles"), user: None };
-        State::adopt(kernel.clone(), registry, Handle::new().unwrap(), dirs, "boot".into())
+        let opener = crate::egress::tests::opener(&dir.path().join("auditor"), "serve");
+        State::adopt(kernel.clone(), registry, Handle::new().unwrap(), opener, dirs, "boot".into())
     }
 
     /// What a core that was killed and started again knows.
-    fn restart(&mut self) {
+    pub(crate) fn restart(&mut self) {
         self.state = Self::state(&self.dir, &self.kernel);
     }
 
@@ -237,27 +78,27 @@ impl Fixture {
         fs::write(self.dir.path().join(format!("profiles/{name}.toml")), text).unwrap();
     }
 
-    fn admit(&mut self, asked: &str, uid: u32, child: &Sleeper) -> Result<Enrolled, EnrollError> {
+    pub(crate) fn admit(&mut self, asked: &str, uid: u32, child: &Sleeper) -> Result<Enrolled, EnrollError> {
         let request = Request { asked: asked.into(), workdir: None, audit: false, uid, home: None };
         let place = self.place(None);
         let compiled = compiled(&request, &place, &self.state)?;
         self.state.enroll(&request, compiled, place, child.pidfd())
     }
 
-    fn place(&self, inside: Option<ContainerId>) -> TaskContext {
+    pub(crate) fn place(&self, inside: Option<ContainerId>) -> TaskContext {
         let outer = inside.map_or_else(Vec::new, |inside| self.state.enclosing(inside).unwrap());
         let (root, mounts) = (enroll::host_root().unwrap(), enroll::mounts_of(std::process::id()).unwrap());
         TaskContext { inside, outer, root, host_root: true, mounts }
     }
 
-    fn only(&self) -> &Container {
+    pub(crate) fn only(&self) -> &Container {
         let all: Vec<_> = self.state.registry.iter().collect();
         assert_eq!(all.len(), 1);
         all[0]
     }
 }
 
-fn compiled(
+pub(crate) fn compiled(
     request: &Request,
     place: &TaskContext,
     state: &State<FakeKernel>,
@@ -275,7 +116,7 @@ fn compiled(
 }
 
 /// A process to enrol.
-pub(crate) struct Sleeper(Child);
+pub(crate) struct Sleeper(pub(crate) Child);
 
 impl Sleeper {
     pub(crate) fn start() -> Self {
@@ -301,7 +142,7 @@ impl Drop for Sleeper {
     }
 }
 
-fn set_tasks(fixture: &Fixture, raw: u64, tasks: u64, denied: u64) {
+pub(crate) fn set_tasks(fixture: &Fixture, raw: u64, tasks: u64, denied: u64) {
     fixture.kernel.with(|inner| {
         inner.counters.insert(raw, Counters { tasks, denied, ..Counters::default() });
     });

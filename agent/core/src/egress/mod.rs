@@ -1,0 +1,298 @@
+//! Outbound names: for each container that may reach any, a block of addresses, sockets in its network namespace, and an egress
+//! worker of its own that serves them.
+//!
+//! | file | what |
+//! |---|---|
+//! | `blocks` | which container has which addresses |
+//! | `listeners` | a worker's sockets; entering a network namespace |
+//! | `supervisor` | one worker's thread: starts it, answers it, starts it again |
+//! | `containers` | names in the life of a container: enrolment, reload, end, a restart of the core |
+//!
+//! What holds is the kernel: a connection to a block that is not redirected is refused. So a worker that is missing, and a core
+//! that is, close what they should serve.
+//!
+//! A worker parses what containers and servers say. The core parses none of that: a worker's questions are numbers.
+
+pub(crate) mod blocks;
+mod containers;
+mod listeners;
+mod supervisor;
+#[cfg(test)]
+pub(crate) mod tests;
+
+use crate::enforcer::FlowSource;
+use blocks::{Block, Blocks};
+pub use containers::Prepared;
+pub(crate) use containers::{Change, line_of};
+use ipnet::Ipv4Net;
+use listeners::Listeners;
+pub use listeners::NetNamespace;
+use ringfence_base::{clock::now_micros, paths::Paths};
+use ringfence_bpf::{self as bpf, ContainerId};
+use ringfence_supervise::worker;
+use ringfence_wire::{
+    egress::{EgressLine, Names},
+    status::EgressProcess,
+};
+use serde::{Deserialize, Serialize};
+use std::{
+    io,
+    os::fd::{AsFd, BorrowedFd},
+    path::PathBuf,
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
+use supervisor::{Attached, Served, Spawn, Supervisor};
+
+/// The role's subcommand.
+const ROLE: &str = "egress-worker";
+/// What a worker logs unless the core's environment says.
+const QUIET: (&str, &str) = ("RUST_LOG", "warn");
+/// How long a worker may take until it serves: whoever enrols waits.
+const READY: Duration = Duration::from_secs(20);
+/// A supervisor's thread parses short messages.
+const STACK: usize = 256 << 10;
+
+/// Why a container's names cannot be served.
+#[derive(Debug, thiserror::Error)]
+pub enum EgressError {
+    /// No block.
+    #[error(
+        "the profile grants names, and all blocks of 198.18.0.0/15 that there are for containers of this user are in use, one for each \
+         container with names; end some, or grant addresses instead"
+    )]
+    NoBlock,
+    /// The container's network namespace.
+    #[error("cannot enter the network namespace of the container, to listen there for its egress worker")]
+    Namespace(#[source] io::Error),
+    /// The sockets.
+    #[error("cannot listen on loopback in the network namespace of the container, for its egress worker")]
+    Listen(#[source] io::Error),
+    /// No thread, no event descriptor.
+    #[error("cannot start a thread for the container's egress worker")]
+    Thread(#[source] io::Error),
+    /// The worker.
+    #[error("the egress worker of the container does not serve: {0}")]
+    Worker(String),
+    /// The kernel's tables.
+    #[error("cannot tell the kernel where the container's egress worker listens")]
+    Redirect(#[source] io::Error),
+    /// Nobody whose namespace could be entered.
+    #[error(
+        "no live task of the container is in the network namespace that its egress worker served, so it reaches no name any more; \
+         start it again"
+    )]
+    NoTask,
+    /// A mistake of ours, which is refused.
+    #[error("the profile grants names, and nothing was made ready that serves them; please report this")]
+    NotPrepared,
+    /// The block is somebody else's.
+    #[error("the container's addresses {0} are in use by another one, so it reaches no name; start it again")]
+    BlockTaken(Ipv4Net),
+}
+
+/// What a container's record keeps of its names.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EgressRecord {
+    /// Its addresses.
+    pub(crate) block: Ipv4Net,
+    /// Where its sockets are.
+    pub(crate) netns: NetNamespace,
+    /// What it may reach: a restarted core serves it before it has read the profile.
+    pub(crate) names: Names,
+}
+
+/// How a container's names are served.
+#[derive(Debug, Default)]
+pub enum Egress {
+    /// It may reach none.
+    #[default]
+    None,
+    /// By a worker.
+    Served(Service),
+    /// Not at all, although it should: nothing passes. The block stays its own.
+    Closed {
+        /// Its addresses; `None`: another container has them.
+        block: Option<Arc<Block>>,
+        /// Why.
+        why: String,
+    },
+}
+
+impl Egress {
+    /// For `ringfence status`.
+    pub(crate) fn status(&self, record: Option<&EgressRecord>) -> Option<EgressProcess> {
+        use ringfence_wire::status::AgentState;
+        match self {
+            Self::None => None,
+            Self::Served(service) => Some(service.supervisor.status()),
+            Self::Closed { block, why } => Some(EgressProcess {
+                state: AgentState::Failed,
+                block: record.map_or_else(String::new, |record| record.block.to_string()),
+                pid: None,
+                uid: block.as_ref().map_or(0, |block| block.uid()),
+                restarts: 0,
+                last_exit: None,
+                error: Some(why.clone()),
+                counts: Default::default(),
+            }),
+        }
+    }
+}
+
+/// Makes what serves names.
+#[derive(Clone)]
+pub struct Opener {
+    blocks: Blocks,
+    auditor: PathBuf,
+    spawn: Spawn,
+}
+
+impl std::fmt::Debug for Opener {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Opener").field("blocks", &self.blocks).finish_non_exhaustive()
+    }
+}
+
+/// Whose names are to be served.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Whose<'a> {
+    /// Public id of the container.
+    pub(crate) container: &'a str,
+    /// Name of its profile.
+    pub(crate) profile: &'a str,
+    /// What it may reach.
+    pub(crate) names: &'a Names,
+    /// Denials are recorded, not enforced.
+    pub(crate) audit: bool,
+}
+
+impl Opener {
+    /// Workers are this very binary; their lines go to the auditor's socket.
+    pub fn new(paths: &Paths) -> Self {
+        let start = usize::try_from(now_micros()).unwrap_or(0);
+        let spawn = |uid| worker::spawn_role(ROLE, Some(uid), [QUIET]);
+        Self { blocks: Blocks::new(start), auditor: paths.mcp_socket(), spawn: Arc::new(spawn) }
+    }
+
+    /// A block that nobody has.
+    ///
+    /// # Errors
+    /// [`EgressError::NoBlock`].
+    pub(crate) fn take_block(&self, for_root: bool) -> Result<Arc<Block>, EgressError> {
+        self.blocks.take(for_root).ok_or(EgressError::NoBlock)
+    }
+
+    /// The block that a container of an earlier daemon's has.
+    pub(crate) fn take_again(&self, net: Ipv4Net) -> Option<Arc<Block>> {
+        self.blocks.take_again(net)
+    }
+
+    /// Listens where the task behind a pidfd is, and starts a worker; whether that serves, [`Service::wait_until_ready`] says.
+    ///
+    /// # Errors
+    /// [`EgressError`]: then nothing is left.
+    pub(crate) fn open(
+        &self,
+        whose: Whose<'_>,
+        block: Arc<Block>,
+        task: BorrowedFd<'_>,
+    ) -> Result<Service, EgressError> {
+        let served = Served {
+            container: whose.container.to_owned(),
+            profile: whose.profile.to_owned(),
+            block,
+            listeners: Listeners::open(task)?,
+            auditor: self.auditor.clone(),
+            spawn: Arc::clone(&self.spawn),
+        };
+        let supervisor =
+            Supervisor::new(served, whose.names.clone(), whose.audit).map_err(EgressError::Thread)?;
+        let supervisor = Arc::new(supervisor);
+        let of_thread = Arc::clone(&supervisor);
+        thread::Builder::new()
+            .name("egress".into())
+            .stack_size(STACK)
+            .spawn(move || of_thread.run())
+            .map_err(EgressError::Thread)?;
+        Ok(Service { supervisor })
+    }
+}
+
+/// What serves one container's names: its block, its sockets, the supervisor of its worker. All of that ends when this is dropped,
+/// the worker a little later.
+#[derive(Debug)]
+pub struct Service {
+    supervisor: Arc<Supervisor>,
+}
+
+impl Service {
+    /// Its container's addresses.
+    pub(crate) fn block(&self) -> Ipv4Net {
+        self.supervisor.served.block.net()
+    }
+
+    /// What the kernel needs to know.
+    pub(crate) fn sockets(&self) -> bpf::Listeners<'_> {
+        let Served { block, listeners, .. } = &self.supervisor.served;
+        bpf::Listeners {
+            block: block.net().network(),
+            tcp: listeners.tcp.as_fd(),
+            dns_udp: listeners.dns.0.as_fd(),
+            dns_tcp: listeners.dns.1.as_fd(),
+            dns6: listeners.dns6.as_ref().map(|(udp, tcp)| [udp.as_fd(), tcp.as_fd()]),
+        }
+    }
+
+    /// What a record keeps of it.
+    pub(crate) fn record(&self, names: &Names) -> EgressRecord {
+        let netns = self.supervisor.served.listeners.netns();
+        EgressRecord { block: self.block(), netns, names: names.clone() }
+    }
+
+    /// Waits until its worker serves.
+    ///
+    /// # Errors
+    /// [`EgressError::Worker`].
+    pub(crate) fn wait_until_ready(&self) -> Result<(), EgressError> {
+        self.supervisor.wait_until_ready(READY)
+    }
+
+    /// The kernel knows its sockets: whose connections are can be asked, and told to the auditor.
+    pub(crate) fn attach(&self, id: ContainerId, line: EgressLine, flows: Arc<dyn FlowSource>) {
+        self.supervisor.attach(Attached { id, flows, line });
+    }
+
+    /// What may be reached from now on.
+    pub(crate) fn replace(&self, names: &Names, audit: bool) {
+        self.supervisor.replace(names, audit);
+    }
+
+    /// Its worker is to end; what waits for that is returned.
+    pub(crate) fn stop(&self) -> Stopping {
+        self.supervisor.stop();
+        Stopping(Arc::clone(&self.supervisor))
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        self.supervisor.stop();
+    }
+}
+
+/// A worker that was told to end.
+pub(crate) struct Stopping(Arc<Supervisor>);
+
+impl Stopping {
+    /// Waits for it until `until`: whether it has ended.
+    pub(crate) fn is_over_by(&self, until: Instant) -> bool {
+        self.0.is_over_by(until)
+    }
+
+    /// Ends it at once.
+    pub(crate) fn kill(&self) {
+        self.0.kill();
+    }
+}

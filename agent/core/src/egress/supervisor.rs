@@ -1,0 +1,489 @@
+//! One container's egress worker: a thread that starts it, answers it, starts it again after a pause that grows, and gives it up
+//! when it ends again and again. Without a worker the container reaches no name: its connections wait in the listening socket,
+//! which is ours, or are refused.
+//!
+//! A worker reads what containers and servers say, and may be subverted. Of what it says numbers are read here, and a sentence for
+//! the operator; it is heard at its pace, and whatever it does holds up this thread alone.
+
+use super::{EgressError, blocks::Block, listeners::Listeners};
+use crate::{enforcer::FlowSource, pace::Pace};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use ringfence_base::error::chain;
+use ringfence_bpf::ContainerId;
+use ringfence_supervise::{
+    child::Process,
+    tools_line::ToolsLines,
+    worker::{MOST_CRASHES, Restarts, printable_reason},
+};
+use ringfence_wire::{
+    conn::Conn,
+    egress::{
+        EgressCounts, EgressLine, EgressStart, Flow, FromEgress, MAX_ORDER, MAX_QUESTION, Names, ToEgress,
+    },
+    frame::FrameError,
+    mcp::McpRequest,
+    status::{AgentState, EgressProcess},
+};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    io::Errno,
+    process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal},
+};
+use std::{
+    io,
+    net::{Ipv4Addr, SocketAddrV4},
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::net::UnixStream,
+    },
+    path::PathBuf,
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+/// How long a message to or from a worker may take once it has begun.
+const MESSAGE_TIME: Duration = Duration::from_secs(10);
+/// How long a worker may take to end when it is told to.
+const STOP_TIME: Duration = Duration::from_secs(5);
+/// How long the auditor's socket may take to take a line: connections wait meanwhile.
+const LINE_TIME: Duration = Duration::from_millis(250);
+/// When a line is tried again that could not be had.
+const LINE_PAUSE: Duration = Duration::from_secs(2);
+/// How long nothing of what a worker says is logged once something was; the last of it is in `ringfence status`.
+const LOG_PAUSE: Duration = Duration::from_secs(10);
+/// Messages of a worker's that are read at once, and in a second from then on.
+const BURST: u32 = 4096;
+/// See [`BURST`].
+const PER_SECOND: u32 = 4096;
+
+/// Starts a worker's process under a user id.
+pub(crate) type Spawn = Arc<dyn Fn(u32) -> io::Result<Process> + Send + Sync>;
+
+/// What does not change as long as the container may reach names.
+pub(super) struct Served {
+    /// The container's public id.
+    pub(super) container: String,
+    /// Its profile's name.
+    pub(super) profile: String,
+    /// Its addresses.
+    pub(super) block: Arc<Block>,
+    /// Its sockets.
+    pub(super) listeners: Listeners,
+    /// The auditor's socket.
+    pub(super) auditor: PathBuf,
+    /// Starts workers.
+    pub(super) spawn: Spawn,
+}
+
+/// What is known once the container is in the kernel.
+#[derive(Clone)]
+pub(super) struct Attached {
+    /// The kernel's id of the container.
+    pub(super) id: ContainerId,
+    /// Whose connections are.
+    pub(super) flows: Arc<dyn FlowSource>,
+    /// The first message on a line to the auditor.
+    pub(super) line: EgressLine,
+}
+
+/// See the module.
+pub(super) struct Supervisor {
+    pub(super) served: Served,
+    inner: Mutex<Inner>,
+    changed: Condvar,
+    /// Written where the worker is to be told something.
+    wake: EventFd,
+}
+
+impl std::fmt::Debug for Supervisor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Supervisor").field("container", &self.served.container).finish_non_exhaustive()
+    }
+}
+
+struct Inner {
+    attached: Option<Attached>,
+    names: Names,
+    audit: bool,
+    /// Rises with each change of the two.
+    version: u64,
+    stop: bool,
+    over: bool,
+    state: AgentState,
+    pid: Option<u32>,
+    /// The worker itself, to end it.
+    handle: Option<OwnedFd>,
+    restarted: u64,
+    restarts: Restarts,
+    /// It was given up, and is to be tried again.
+    renewed: bool,
+    complaint: Option<String>,
+    last_exit: Option<String>,
+    counts: EgressCounts,
+}
+
+impl Supervisor {
+    pub(super) fn new(served: Served, names: Names, audit: bool) -> io::Result<Self> {
+        let inner = Inner {
+            attached: None,
+            names,
+            audit,
+            version: 0,
+            stop: false,
+            over: false,
+            state: AgentState::Starting,
+            pid: None,
+            handle: None,
+            restarted: 0,
+            restarts: Restarts::default(),
+            renewed: false,
+            complaint: None,
+            last_exit: None,
+            counts: EgressCounts::default(),
+        };
+        let wake = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
+        Ok(Self { served, inner: Mutex::new(inner), changed: Condvar::new(), wake })
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wake(&self) {
+        // It can only fail by being full: then it was written before.
+        let _ = self.wake.write(1);
+        self.changed.notify_all();
+    }
+
+    /// The container is in the kernel.
+    pub(super) fn attach(&self, attached: Attached) {
+        self.inner().attached = Some(attached);
+        self.wake();
+    }
+
+    /// Other names, or the same: a worker that was given up is tried again in any case.
+    pub(super) fn replace(&self, names: &Names, audit: bool) {
+        let mut inner = self.inner();
+        if inner.names != *names || inner.audit != audit {
+            (inner.names, inner.audit) = (names.clone(), audit);
+            inner.version += 1;
+        }
+        if matches!(inner.state, AgentState::Quarantined | AgentState::Failed) {
+            (inner.restarts, inner.renewed) = (Restarts::default(), true);
+        }
+        drop(inner);
+        self.wake();
+    }
+
+    /// The worker is to end, for good. Nobody waits for it here.
+    pub(super) fn stop(&self) {
+        self.inner().stop = true;
+        self.wake();
+    }
+
+    /// The worker that is to end is not to take its time.
+    pub(super) fn kill(&self) {
+        if let Some(handle) = &self.inner().handle
+            && let Err(error) = pidfd_send_signal(handle, Signal::KILL)
+        {
+            tracing::debug!(
+                "container {}: its egress worker cannot be killed: {error}",
+                self.served.container
+            );
+        }
+    }
+
+    /// Whether it has ended for good, waiting until `until` for it.
+    pub(super) fn is_over_by(&self, until: Instant) -> bool {
+        let left = until.saturating_duration_since(Instant::now());
+        let waited = self.changed.wait_timeout_while(self.inner(), left, |inner| !inner.over);
+        waited.unwrap_or_else(PoisonError::into_inner).0.over
+    }
+
+    /// Waits until the first worker serves.
+    ///
+    /// # Errors
+    /// It ended instead, or says nothing, in words.
+    pub(super) fn wait_until_ready(&self, within: Duration) -> Result<(), EgressError> {
+        let waits = |inner: &mut Inner| inner.state == AgentState::Starting;
+        let waited = self.changed.wait_timeout_while(self.inner(), within, waits);
+        let (inner, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
+        if inner.state == AgentState::Running {
+            return Ok(());
+        }
+        let why = inner.last_exit.clone().or_else(|| inner.complaint.clone());
+        let why = why.unwrap_or_else(|| match timeout.timed_out() {
+            true => format!("it was not ready within {} s", within.as_secs()),
+            false => "it did not start".to_owned(),
+        });
+        Err(EgressError::Worker(why))
+    }
+
+    pub(super) fn status(&self) -> EgressProcess {
+        let inner = self.inner();
+        EgressProcess {
+            state: inner.state.clone(),
+            block: self.served.block.net().to_string(),
+            pid: inner.pid,
+            uid: self.served.block.uid(),
+            restarts: inner.restarted,
+            last_exit: inner.last_exit.clone(),
+            error: inner.complaint.clone(),
+            counts: inner.counts,
+        }
+    }
+
+    /// Runs until [`Self::stop`].
+    pub(super) fn run(&self) {
+        let container = &self.served.container;
+        loop {
+            {
+                let mut inner = self.inner();
+                if inner.stop {
+                    break;
+                }
+                (inner.state, inner.complaint, inner.renewed) = (AgentState::Starting, None, false);
+            }
+            let since = Instant::now();
+            let ended = self.run_worker();
+            let mut inner = self.inner();
+            (inner.pid, inner.handle, inner.counts.open) = (None, None, 0);
+            if inner.stop {
+                break;
+            }
+            let (Ok(why) | Err(why)) = &ended;
+            let complaint = inner.complaint.take().map_or_else(String::new, |why| format!(": {why}"));
+            let why = format!("{why}{complaint}");
+            inner.last_exit = Some(why.clone());
+            inner.restarted += 1;
+            if let Some(pause) = inner.restarts.ended(since.elapsed()) {
+                tracing::error!(
+                    "container {container}: {why}; its egress worker is started again in {pause:?}"
+                );
+                inner.state = AgentState::Waiting;
+                self.changed.notify_all();
+                let idle = |inner: &mut Inner| !inner.stop;
+                drop(self.changed.wait_timeout_while(inner, pause, idle));
+                continue;
+            }
+            tracing::error!(
+                "container {container}: {why}; that was {MOST_CRASHES} times in a row, and it reaches no name until profiles are read \
+                 again (SIGHUP)"
+            );
+            inner.state = if ended.is_ok() { AgentState::Quarantined } else { AgentState::Failed };
+            self.changed.notify_all();
+            drop(self.changed.wait_while(inner, |inner| !inner.stop && !inner.renewed));
+        }
+        let mut inner = self.inner();
+        (inner.over, inner.state) = (true, AgentState::Stopped);
+        drop(inner);
+        self.changed.notify_all();
+    }
+
+    /// One worker, from its start to its end: how it ended, or why there was none.
+    fn run_worker(&self) -> Result<String, String> {
+        let (container, uid) = (&self.served.container, self.served.block.uid());
+        let process = (self.served.spawn)(uid)
+            .map_err(|error| format!("its egress worker cannot be started: {error}"))?;
+        let pid = process.pid();
+        tracing::info!("container {container}: egress worker started, pid {pid}, user {uid}");
+        {
+            let mut inner = self.inner();
+            inner.pid = Some(pid);
+            // It is ours to wait for, and was not: the number is its own.
+            let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+            inner.handle = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+        }
+        let link = process.socket().try_clone().map_err(|error| error.to_string());
+        let served = link.and_then(|link| match Session::new(self, link).run() {
+            Ok(()) | Err(FrameError::Closed) => Ok(()),
+            Err(error) => Err(format!("its egress worker broke off: {}", chain(&error))),
+        });
+        let is_to_end = self.inner().stop;
+        let exit = match served {
+            Ok(()) if is_to_end => process.finish(STOP_TIME),
+            _ => process.kill(),
+        };
+        served.map(|()| format!("its egress worker ended: {exit}")).map_err(|why| format!("{why} ({exit})"))
+    }
+}
+
+/// What is said with one worker.
+struct Session<'a> {
+    of: &'a Supervisor,
+    conn: Conn,
+    /// The version of the names that it was told last.
+    told: u64,
+    lines: ToolsLines,
+    /// When it is to be given a line next.
+    line_due: Option<Instant>,
+    /// When something of what it says was logged last.
+    logged: Option<Instant>,
+    pace: Pace,
+}
+
+impl<'a> Session<'a> {
+    fn new(of: &'a Supervisor, link: UnixStream) -> Self {
+        let now = Instant::now();
+        let conn = Conn::new(link, MESSAGE_TIME, MAX_ORDER);
+        let pace = Pace::new(BURST, PER_SECOND, now);
+        Self { of, conn, told: 0, lines: ToolsLines::default(), line_due: Some(now), logged: None, pace }
+    }
+
+    /// Hands over, tells and hears, until the worker is told to stop.
+    fn run(mut self) -> Result<(), FrameError> {
+        self.start()?;
+        loop {
+            if self.tell()? {
+                return Ok(());
+            }
+            self.give_line()?;
+            let (said, woken) = self.wait()?;
+            if woken {
+                let _ = self.of.wake.read();
+            }
+            if said {
+                // A question is short, and an order may be long.
+                let said = self.hear()?;
+                self.note(said)?;
+                std::thread::sleep(self.pace.step(Instant::now()));
+            }
+        }
+    }
+
+    fn start(&mut self) -> Result<(), FrameError> {
+        let Served { container, profile, block, listeners, .. } = &self.of.served;
+        let (names, audit) = {
+            let inner = self.of.inner();
+            self.told = inner.version;
+            (inner.names.clone(), inner.audit)
+        };
+        let start = EgressStart {
+            container: container.clone(),
+            profile: profile.clone(),
+            block: block.net(),
+            names,
+            audit,
+            v6: listeners.dns6.is_some(),
+        };
+        self.conn.send_with_descriptors(&ToEgress::Start(start), &listeners.each())
+    }
+
+    /// Tells what changed. Whether that is the end.
+    fn tell(&mut self) -> Result<bool, FrameError> {
+        let inner = self.of.inner();
+        if inner.stop {
+            drop(inner);
+            self.conn.send(&ToEgress::Stop)?;
+            return Ok(true);
+        }
+        if inner.version != self.told {
+            self.told = inner.version;
+            let policy = ToEgress::Policy { names: inner.names.clone(), audit: inner.audit };
+            drop(inner);
+            self.conn.send(&policy)?;
+        }
+        Ok(false)
+    }
+
+    /// Gives it a line to the auditor, if it is time. The one of before ends: a worker has one.
+    fn give_line(&mut self) -> Result<(), FrameError> {
+        if self.line_due.is_none_or(|due| due > Instant::now()) {
+            return Ok(());
+        }
+        let Some(Attached { line, .. }) = self.of.inner().attached.clone() else { return Ok(()) };
+        match self.connect(line) {
+            Ok(line) => {
+                self.line_due = None;
+                self.conn.send_with_descriptors(&ToEgress::Line, &[line.as_fd()])
+            }
+            Err(why) => {
+                tracing::debug!("container {}: no line to the auditor: {why}", self.of.served.container);
+                self.line_due = Some(Instant::now() + LINE_PAUSE);
+                Ok(())
+            }
+        }
+    }
+
+    /// Nothing that goes over it is read here.
+    fn connect(&mut self, line: EgressLine) -> Result<UnixStream, String> {
+        self.lines.make_room()?;
+        let connect = || {
+            let mut conn = Conn::connect(&self.of.served.auditor, LINE_TIME).map_err(FrameError::from_io)?;
+            conn.send(&McpRequest::Egress(line))?;
+            let line = conn.into_stream();
+            self.lines.give(&line).map_err(FrameError::from_io)?;
+            Ok::<_, FrameError>(line)
+        };
+        connect().map_err(|error| chain(&error))
+    }
+
+    /// Waits until the worker says something, or is to be told something: which of both.
+    fn wait(&self) -> Result<(bool, bool), FrameError> {
+        let is_attached = self.of.inner().attached.is_some();
+        let left =
+            self.line_due.filter(|_| is_attached).map(|due| due.saturating_duration_since(Instant::now()));
+        let left = left.and_then(|left| Timespec::try_from(left).ok());
+        let mut polled =
+            [PollFd::new(self.conn.stream(), PollFlags::IN), PollFd::new(&self.of.wake, PollFlags::IN)];
+        match poll(&mut polled, left.as_ref()) {
+            Ok(_) => {
+                let [said, woken] = polled.map(|fd| !fd.revents().is_empty());
+                Ok((said, woken))
+            }
+            Err(Errno::INTR) => Ok((false, false)),
+            Err(errno) => Err(FrameError::from_io(errno.into())),
+        }
+    }
+
+    fn hear(&mut self) -> Result<FromEgress, FrameError> {
+        let stream = self.conn.stream().try_clone().map_err(FrameError::from_io)?;
+        Conn::new(stream, MESSAGE_TIME, MAX_QUESTION).receive()
+    }
+
+    fn note(&mut self, said: FromEgress) -> Result<(), FrameError> {
+        match said {
+            FromEgress::Ready => {
+                self.of.inner().state = AgentState::Running;
+                self.of.changed.notify_all();
+            }
+            FromEgress::WhoIs { id, port } => {
+                let flow = self.whose(port);
+                self.conn.send(&ToEgress::Flow { id, flow })?;
+            }
+            FromEgress::Complaint(why) => {
+                let why = printable_reason(&why);
+                if self.may_log() {
+                    tracing::warn!("container {}: its egress worker says: {why}", self.of.served.container);
+                }
+                self.of.inner().complaint = Some(why);
+            }
+            FromEgress::Counts(counts) => self.of.inner().counts = counts,
+            FromEgress::Line => {
+                self.line_due = Some(Instant::now());
+            }
+        }
+        Ok(())
+    }
+    fn whose(&mut self, port: u16) -> Option<Flow> {
+        let Attached { id, flows, .. } = self.of.inner().attached.clone()?;
+        flows.take(id, SocketAddrV4::new(Ipv4Addr::LOCALHOST, port)).unwrap_or_else(|error| {
+            if self.may_log() {
+                let container = &self.of.served.container;
+                tracing::error!(
+                    "container {container}: whose a connection is cannot be told: {error}; it is closed"
+                );
+            }
+            None
+        })
+    }
+
+    /// Whether something may be logged: a worker that was taken over could say something else each time.
+    fn may_log(&mut self) -> bool {
+        let may = self.logged.is_none_or(|at| at.elapsed() >= LOG_PAUSE);
+        if may {
+            self.logged = Some(Instant::now());
+        }
+        may
+    }
+}

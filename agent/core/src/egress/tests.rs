@@ -1,0 +1,531 @@
+//! Names in the life of a container, with a kernel that is a table in memory, real sockets, and a worker that is this very test
+//! program.
+
+use super::*;
+use crate::{
+    containers::Container,
+    enforcer::Enforcer,
+    enroll::{EnrollError, Request},
+    state::tests::{FakeKernel, Fixture, Sleeper, compiled, pidfd, set_tasks},
+};
+use ringfence_process::peer::alive;
+use ringfence_supervise::child::Process;
+use ringfence_wire::{
+    conn::Conn,
+    egress::{EgressCounts, Flow, FromEgress, MAX_ORDER, NameRule, ToEgress},
+    mcp::McpRequest,
+    status::AgentState,
+};
+use rustix::event::{PollFd, PollFlags, poll};
+use std::{
+    collections::HashMap,
+    env, fs,
+    io::{Read, Write},
+    net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
+    os::{
+        fd::OwnedFd,
+        unix::net::{UnixListener, UnixStream},
+    },
+    path::Path,
+    process::{Command, Stdio},
+};
+
+/// How long anything may take: the machine may have much else to do.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// What the worker of the tests is to do.
+const HOW: &str = "RINGFENCE_TEST_EGRESS";
+
+/// Workers are this program. `how`: `serve`, or what they do instead.
+pub(crate) fn opener(auditor: &Path, how: &'static str) -> Opener {
+    let spawn = move |_uid| {
+        let (ours, theirs) = UnixStream::pair()?;
+        let child = Command::new(env::current_exe()?)
+            .args(["--exact", "egress::tests::worker", "--ignored", "--nocapture", "--test-threads=1"])
+            .env(HOW, how)
+            .stdin(OwnedFd::from(theirs))
+            .stdout(Stdio::null())
+            .spawn()?;
+        Ok(Process::new(child, ours))
+    };
+    Opener { blocks: Blocks::new(0), auditor: auditor.to_owned(), spawn: Arc::new(spawn) }
+}
+
+/// Not a test: the process of a worker. Who connects to its listener is told who the core says that is and what may be reached;
+/// who sends `die` first ends it.
+#[test]
+#[ignore = "the process of a worker, which other tests start"]
+fn worker() {
+    let Ok(how) = env::var(HOW) else { return };
+    let link = UnixStream::from(std::io::stdin().as_fd().try_clone_to_owned().unwrap());
+    let mut conn = Conn::new(link, PATIENCE, MAX_ORDER);
+    let (order, sockets) = conn.receive_with_descriptors::<ToEgress>().unwrap();
+    let ToEgress::Start(start) = order else { panic!("{order:?}") };
+    assert_eq!(sockets.len(), if start.v6 { 5 } else { 3 });
+    let listener = TcpListener::from(sockets.into_iter().next().unwrap());
+    match how.as_str() {
+        "serve" => {}
+        "die" => return,
+        "complain" => return conn.send(&FromEgress::Complaint("no\nroom".into())).unwrap(),
+        "strange" => return conn.send(&"what is this").unwrap(),
+        "flood" => {
+            conn.send(&FromEgress::Ready).unwrap();
+            for id in 0.. {
+                if conn.send(&FromEgress::WhoIs { id, port: 1 }).is_err() {
+                    return;
+                }
+            }
+        }
+        how => panic!("{how}"),
+    }
+    if conn.send(&FromEgress::Ready).is_err() {
+        return;
+    }
+    let (mut names, mut audit, mut asking) = (start.names, start.audit, HashMap::new());
+    for id in 0.. {
+        let mut polled = [PollFd::new(conn.stream(), PollFlags::IN), PollFd::new(&listener, PollFlags::IN)];
+        poll(&mut polled, None).unwrap();
+        let [told, asked] = polled.map(|fd| !fd.revents().is_empty());
+        if told {
+            match conn.receive_with_descriptors::<ToEgress>() {
+                Ok((ToEgress::Policy { names: now, audit: is }, _)) => (names, audit) = (now, is),
+                Ok((ToEgress::Flow { id, flow }, _)) => {
+                    let mut stream: TcpStream = asking.remove(&id).unwrap();
+                    let hosts: Vec<&str> = names.rules.iter().map(|rule| rule.host.as_str()).collect();
+                    serde_json::to_writer(&mut stream, &(flow, &start.block, hosts, audit)).unwrap();
+                }
+                Ok((ToEgress::Line, line)) => {
+                    let line = UnixStream::from(line.into_iter().next().unwrap());
+                    Conn::new(line, PATIENCE, MAX_ORDER).send(&"a record").unwrap();
+                }
+                Ok((ToEgress::Stop, _)) | Err(_) => return,
+                Ok((ToEgress::Start(_), _)) => panic!("twice"),
+            }
+        } else if asked {
+            let (mut stream, peer) = listener.accept().unwrap();
+            stream.set_nonblocking(false).unwrap();
+            let mut word = [0; 3];
+            stream.read_exact(&mut word).unwrap();
+            if word == *b"die" {
+                return;
+            }
+            conn.send(&FromEgress::Counts(EgressCounts { connections: id, ..Default::default() })).unwrap();
+            conn.send(&FromEgress::WhoIs { id, port: peer.port() }).unwrap();
+            asking.insert(id, stream);
+        }
+    }
+}
+
+/// What the worker says to whoever connects.
+type Said = (Option<Flow>, Ipv4Net, Vec<String>, bool);
+
+fn connect(port: u16) -> TcpStream {
+    let stream = TcpStream::connect(SocketAddr::from((Ipv4Addr::LOCALHOST, port))).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream
+}
+
+fn to(port: u16) -> TcpStream {
+    ask(connect(port))
+}
+
+/// The worker waits for what a connection says first.
+fn ask(mut stream: TcpStream) -> TcpStream {
+    stream.write_all(b"who").unwrap();
+    stream
+}
+
+fn answer(mut stream: TcpStream) -> Said {
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text:?}"))
+}
+
+fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < PATIENCE, "{what}");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn names(hosts: &[&str]) -> Names {
+    let rules =
+        hosts.iter().map(|host| NameRule { host: (*host).into(), port: Some(443), tcp: false, rule: 0 });
+    Names { rules: rules.collect(), ..Names::default() }
+}
+
+fn flow(tgid: u32) -> Flow {
+    Flow { address: [198, 18, 1, 1].into(), port: 443, call: 7, pid: tgid, tgid, start: 9, uid: 1000 }
+}
+
+fn line(block: Ipv4Net) -> EgressLine {
+    let (public, profile) = ("aaaaaaaaaaaa".into(), "p".into());
+    EgressLine { container: 4097, public, profile, uid: 1000, created: 7, block }
+}
+
+/// Something that serves, where this test runs.
+fn service(opener: &Opener, hosts: &[&str]) -> Service {
+    let own = pidfd(std::process::id());
+    let names = names(hosts);
+    let whose = Whose { container: "aaaaaaaaaaaa", profile: "p", names: &names, audit: false };
+    opener.open(whose, opener.take_block(true).unwrap(), own.as_fd()).unwrap()
+}
+
+fn port(service: &Service) -> u16 {
+    listeners::tests::at(&service.supervisor.served.listeners.tcp).port()
+}
+
+fn state_of(service: &Service) -> AgentState {
+    service.supervisor.status().state
+}
+
+#[test]
+fn a_worker_is_told_whose_connections_are_its_container_s_and_nobody_else_s() {
+    let dir = tempfile::tempdir().unwrap();
+    let auditor = dir.path().join("auditor");
+    let listening = UnixListener::bind(&auditor).unwrap();
+    let service = service(&opener(&auditor, "serve"), &["example.org"]);
+    service.wait_until_ready().unwrap();
+    let kernel = FakeKernel::default();
+    let id = ContainerId::from_raw(4097);
+    service.attach(id, line(service.block()), kernel.flows());
+    let (taken, _) = listening.accept().unwrap();
+    let mut conn = Conn::new(taken, PATIENCE, MAX_ORDER);
+    assert_eq!(conn.receive::<McpRequest>().unwrap(), McpRequest::Egress(line(service.block())));
+    assert_eq!(conn.receive::<String>().unwrap(), "a record", "the rest is the worker's");
+
+    let (one, other, third) = (connect(port(&service)), connect(port(&service)), connect(port(&service)));
+    let source = |stream: &TcpStream| stream.local_addr().unwrap().port();
+    kernel.with(|inner| {
+        inner.flows.insert((4097, source(&one)), flow(11));
+        // Of another container, which has connected to its own worker from that port.
+        inner.flows.insert((8194, source(&other)), flow(22));
+    });
+    let [one, other, third] = [one, other, third].map(ask);
+    let (block, hosts) = (service.block(), vec!["example.org".to_owned()]);
+    assert_eq!(answer(one), (Some(flow(11)), block, hosts.clone(), false));
+    assert_eq!(answer(other), (None, block, hosts.clone(), false));
+    assert_eq!(answer(third), (None, block, hosts, false));
+    let left: Vec<(u64, u16)> = kernel.with(|inner| inner.flows.keys().copied().collect());
+    assert!(left.len() == 1 && left[0].0 == 8194, "{left:?}");
+    service.replace(&names(&["a.test", "b.test"]), true);
+    let said = || answer(to(port(&service)));
+    wait_for("what it was told since", || {
+        let (_, _, hosts, audit) = said();
+        hosts == ["a.test", "b.test"] && audit
+    });
+    assert!(service.supervisor.status().counts.connections > 0);
+}
+
+#[test]
+fn one_that_dies_is_followed_by_another_on_the_same_sockets_with_what_was_said_last() {
+    let dir = tempfile::tempdir().unwrap();
+    let service = service(&opener(&dir.path().join("none"), "serve"), &["example.org"]);
+    service.wait_until_ready().unwrap();
+    let first = service.supervisor.status().pid;
+    service.replace(&names(&["a.test"]), false);
+    connect(port(&service)).write_all(b"die").unwrap();
+    wait_for("it died", || service.supervisor.status().pid != first);
+    // Whoever connects meanwhile waits.
+    assert_eq!(answer(to(port(&service))).2, ["a.test"]);
+    let status = service.supervisor.status();
+    assert_eq!((status.restarts, &status.state), (1, &AgentState::Running));
+    assert!(status.last_exit.unwrap().contains("ended"));
+}
+
+#[test]
+fn one_that_does_not_serve_is_given_up_with_a_reason_and_tried_again_when_profiles_are_read() {
+    let none = Path::new("/nonexistent");
+    for (how, why) in [("die", "ended"), ("complain", "no room"), ("strange", "broke off")] {
+        let service = service(&opener(none, how), &["example.org"]);
+        let error = service.wait_until_ready().unwrap_err().to_string();
+        assert!(error.contains(why), "{how}: {error}");
+    }
+    let service = service(&opener(none, "die"), &["example.org"]);
+    wait_for("it is given up", || state_of(&service) == AgentState::Quarantined);
+    let restarts = service.supervisor.status().restarts;
+    service.replace(&names(&["example.org"]), false);
+    wait_for("it is tried again", || service.supervisor.status().restarts > restarts);
+}
+
+#[test]
+fn a_worker_that_asks_without_end_and_never_listens_holds_up_nobody() {
+    let opener = opener(Path::new("/nonexistent"), "flood");
+    let service = service(&opener, &["example.org"]);
+    service.wait_until_ready().unwrap();
+    let pid = service.supervisor.status().pid.unwrap();
+    let process = pidfd(pid);
+    let begun = Instant::now();
+    let supervisor = Arc::downgrade(&service.supervisor);
+    service.replace(&names(&["a.test"]), false);
+    drop(service.supervisor.status());
+    drop(service);
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    wait_for("it is ended", || !alive(process.as_fd()));
+    wait_for("its block is free", || supervisor.upgrade().is_none());
+}
+
+/// A profile that grants a name, and one that grants none.
+fn profile(fixture: &Fixture, net: &str) {
+    let text = format!(
+        "[grant]\nfs_read = {{ only = [\"/usr\"] }}\nfs_write = {{ only = [] }}\nexec = {{ only = [] }}\nnet = {{ only = [{net}] }}\n\
+         max_calls = \"unlimited\"\nvalid_for_generation = \"all\"\n"
+    );
+    fs::write(fixture.dir.path().join("profiles/n.toml"), text).unwrap();
+}
+
+const EXAMPLE: &str = "\"example.org:443\"";
+
+/// As the server does it.
+fn admit(fixture: &mut Fixture, child: &Sleeper) -> Result<(String, u64), EnrollError> {
+    let request = Request { asked: "n".into(), workdir: None, audit: false, uid: 0, home: None };
+    let place = fixture.place(None);
+    let mut compiled = compiled(&request, &place, &fixture.state)?;
+    if !compiled.policy.names.rules.is_empty() {
+        let id = fixture.state.registry.new_id().unwrap();
+        let block = fixture.state.opener.take_block(true)?;
+        compiled.policy.grant_block(block.net());
+        let whose = Whose { container: &id, profile: "n", names: &compiled.policy.names, audit: false };
+        let service = fixture.state.opener.open(whose, block, child.pidfd().as_fd())?;
+        compiled.names = Some(Prepared { id, service });
+    }
+    let enrolled = fixture.state.enroll(&request, compiled, place, child.pidfd())?;
+    let raw = fixture.only().record.kernel_id;
+    Ok((enrolled.container, raw))
+}
+
+fn log(fixture: &Fixture) -> Vec<String> {
+    fixture.kernel.with(|inner| std::mem::take(&mut inner.log))
+}
+
+fn redirect(fixture: &Fixture, raw: u64) -> Option<(Ipv4Addr, u16)> {
+    fixture.kernel.with(|inner| inner.redirects.get(&raw).copied())
+}
+
+fn status(container: &Container) -> EgressProcess {
+    container.egress.status(container.record.egress.as_ref()).unwrap()
+}
+
+#[test]
+fn everything_is_there_before_the_first_task_and_gone_after_the_last() {
+    let mut fixture = Fixture::new();
+    profile(&fixture, EXAMPLE);
+    let child = Sleeper::start();
+    let (_, raw) = admit(&mut fixture, &child).unwrap();
+    assert_eq!(log(&fixture), ["redirect", "install 1", "enroll"]);
+    let (block, port) = redirect(&fixture, raw).unwrap();
+    let record = fixture.only().record.egress.clone().unwrap();
+    assert_eq!((record.block.network(), record.names.rules.len()), (block, 1));
+    assert_eq!(answer(to(port)).2, ["example.org"]);
+    assert_eq!(status(fixture.only()).block, record.block.to_string());
+    let allows = |address: Ipv4Addr| {
+        let policy = fixture.kernel.with(|inner| inner.containers[&raw].1.clone().unwrap());
+        let address = address.to_ipv6_mapped();
+        policy.nets.iter().any(|rule| rule.allow && rule.addr == address && rule.port == Some(443))
+    };
+    let first = Ipv4Addr::from_bits(block.to_bits() + 1);
+    assert!(allows(first), "its own addresses are granted");
+    let process = pidfd(status(fixture.only()).pid.unwrap());
+    let supervisor = match &fixture.only().egress {
+        Egress::Served(service) => Arc::downgrade(&service.supervisor),
+        other => panic!("{other:?}"),
+    };
+    drop(child);
+    set_tasks(&fixture, raw, 0, 0);
+    fixture.state.sweep();
+    fixture.state.registry.by_kernel_id_mut(raw).unwrap().idle = Instant::now().checked_sub(PATIENCE);
+    fixture.state.sweep();
+    assert!(fixture.state.registry.iter().next().is_none());
+    assert_eq!((log(&fixture), redirect(&fixture, raw)), (vec!["redirect nowhere".to_owned()], None));
+    wait_for("its worker ends", || !alive(process.as_fd()));
+    wait_for("and what it had", || supervisor.upgrade().is_none());
+    let free: Vec<_> = std::iter::from_fn(|| fixture.state.opener.take_block(true).ok()).collect();
+    assert_eq!(free.last().map(|block| block.net()), Some(record.block), "it is the last to be used again");
+}
+
+#[test]
+fn a_container_without_names_has_nothing_of_this() {
+    let mut fixture = Fixture::new();
+    profile(&fixture, "\"203.0.113.7:443\"");
+    let child = Sleeper::start();
+    let (_, raw) = admit(&mut fixture, &child).unwrap();
+    assert_eq!(log(&fixture), ["install 0", "enroll"]);
+    assert!(redirect(&fixture, raw).is_none() && fixture.only().record.egress.is_none());
+    let text = serde_json::to_string(&fixture.only().record).unwrap();
+    assert!(!text.contains("egress"), "{text}");
+    assert!(fixture.only().egress.status(None).is_none());
+}
+
+#[test]
+fn a_nested_container_reaches_what_both_may_by_addresses_and_a_worker_of_its_own() {
+    let mut fixture = Fixture::new();
+    profile(&fixture, "\"example.org:443\", \"a.test:80\"");
+    let outer = Sleeper::start();
+    let (_, raw) = admit(&mut fixture, &outer).unwrap();
+    let inside = ContainerId::from_raw(raw);
+    profile(&fixture, "\"example.org\", \"b.test:80\"");
+    let inner_profile = fs::read_to_string(fixture.dir.path().join("profiles/n.toml")).unwrap();
+    fs::write(fixture.dir.path().join("profiles/i.toml"), inner_profile).unwrap();
+    profile(&fixture, "\"example.org:443\", \"a.test:80\"");
+    let child = Sleeper::start();
+    let member = ringfence_bpf::Membership { container: Some(inside), next: None };
+    fixture.kernel.with(|inner| inner.tags.insert(child.0.id(), member));
+    let request = Request { asked: "i".into(), workdir: None, audit: false, uid: 0, home: None };
+    let place = fixture.place(Some(inside));
+    let mut compiled = compiled(&request, &place, &fixture.state).unwrap();
+    let id = fixture.state.registry.new_id().unwrap();
+    let block = fixture.state.opener.take_block(true).unwrap();
+    compiled.policy.grant_block(block.net());
+    let whose = Whose { container: &id, profile: "i", names: &compiled.policy.names, audit: false };
+    let service = fixture.state.opener.open(whose, block, child.pidfd().as_fd()).unwrap();
+    compiled.names = Some(Prepared { id: id.clone(), service });
+    fixture.state.enroll(&request, compiled, place, child.pidfd()).unwrap();
+    let find =
+        |id: &str| fixture.state.registry.iter().find(|one| one.record.id == id).unwrap().record.kernel_id;
+    let (outer_at, inner_at) = (redirect(&fixture, raw).unwrap(), redirect(&fixture, find(&id)).unwrap());
+    assert!(outer_at.0 != inner_at.0 && outer_at.1 != inner_at.1);
+    let said = answer(to(inner_at.1));
+    assert_eq!((said.1.network(), said.2), (inner_at.0, vec!["example.org".to_owned()]));
+    assert_eq!(answer(to(outer_at.1)).2, ["example.org", "a.test"], "the control");
+    // Its policy has its own addresses, and not those around it.
+    let policy = fixture.kernel.with(|inner| inner.containers[&find(&id)].1.clone().unwrap());
+    let allows = |address: Ipv4Addr| {
+        let address = Ipv4Addr::from_bits(address.to_bits() + 1).to_ipv6_mapped();
+        policy.nets.iter().any(|rule| rule.allow && rule.addr == address)
+    };
+    assert!(allows(inner_at.0) && !allows(outer_at.0));
+}
+
+#[test]
+fn nothing_is_left_of_an_enrolment_that_failed() {
+    let mut fixture = Fixture::new();
+    profile(&fixture, EXAMPLE);
+    let child = Sleeper::start();
+    fixture.kernel.with(|inner| inner.no_redirects = true);
+    assert!(matches!(admit(&mut fixture, &child), Err(EnrollError::Egress(EgressError::Redirect(_)))));
+    fixture.kernel.with(|inner| (inner.no_redirects, inner.full) = (false, true));
+    assert!(matches!(admit(&mut fixture, &child), Err(EnrollError::Policy(_))));
+    fixture.kernel.with(|inner| inner.full = false);
+    let other = ringfence_bpf::Membership { container: Some(ContainerId::from_raw(77)), next: None };
+    fixture.kernel.with(|inner| inner.tags.insert(child.0.id(), other));
+    assert!(matches!(admit(&mut fixture, &child), Err(EnrollError::Task(_))));
+    assert!(fixture.kernel.with(|inner| inner.containers.is_empty() && inner.redirects.is_empty()));
+    let free = || std::iter::from_fn(|| fixture.state.opener.take_block(true).ok()).collect::<Vec<_>>().len();
+    wait_for("all blocks are free again", || free() == 510);
+    // What nobody made ready is not enrolled without it.
+    let request = Request { asked: "n".into(), workdir: None, audit: false, uid: 0, home: None };
+    let place = fixture.place(None);
+    let bare = compiled(&request, &place, &fixture.state).unwrap();
+    fixture.kernel.with(|inner| inner.tags.clear());
+    let error = fixture.state.enroll(&request, bare, place, child.pidfd()).unwrap_err();
+    assert!(matches!(error, EnrollError::Egress(EgressError::NotPrepared)), "{error}");
+}
+
+#[test]
+fn names_come_and_go_with_the_profile_and_never_before_they_are_served() {
+    let mut fixture = Fixture::new();
+    profile(&fixture, "\"203.0.113.7:443\"");
+    let child = Sleeper::start();
+    let (id, raw) = admit(&mut fixture, &child).unwrap();
+    log(&fixture);
+    profile(&fixture, EXAMPLE);
+    assert_eq!(fixture.state.reload().changed, [id.as_str()]);
+    assert_eq!(log(&fixture), ["redirect", "install 1"]);
+    let (block, port) = redirect(&fixture, raw).unwrap();
+    assert_eq!(answer(to(port)).2, ["example.org"]);
+    // Others: the same worker is told.
+    let pid = status(fixture.only()).pid;
+    profile(&fixture, "\"example.org:443\", \"a.test:80\"");
+    assert_eq!(fixture.state.reload().changed, [id.as_str()]);
+    assert_eq!(log(&fixture), ["install 2"]);
+    wait_for("it is told", || answer(to(port)).2.len() == 2);
+    assert_eq!(redirect(&fixture, raw), Some((block, port)));
+    assert_eq!(status(fixture.only()).pid, pid);
+    assert_eq!(fixture.only().record.egress.as_ref().unwrap().names.rules.len(), 2);
+    assert!(fixture.state.reload().changed.is_empty(), "nothing changed");
+    // Another order, without the first: each name stays at the address that it had.
+    profile(&fixture, "\"b.test\", \"a.test:80\"");
+    fixture.state.reload();
+    assert_eq!(log(&fixture), ["install 2"]);
+    let allows = |last: u32, port: u16| {
+        let policy = fixture.kernel.with(|inner| inner.containers[&raw].1.clone().unwrap());
+        let address = Ipv4Addr::from_bits(block.to_bits() + last).to_ipv6_mapped();
+        policy
+            .nets
+            .iter()
+            .any(|rule| rule.allow && rule.addr == address && rule.port.is_none_or(|its| its == port))
+    };
+    assert!(!allows(1, 443) && !allows(1, 80), "that of the one that is gone is nobody's");
+    assert!(allows(2, 80) && !allows(2, 443) && allows(3, 443));
+    assert!(fixture.state.reload().changed.is_empty(), "nothing changed");
+    profile(&fixture, "\"example.org:443\", \"a.test:80\"");
+    fixture.state.reload();
+    assert_eq!(log(&fixture), ["install 2"]);
+    wait_for("it is told again", || answer(to(port)).2.first().is_some_and(|host| host == "example.org"));
+    // A table that is full leaves what is in force, on both sides.
+    fixture.kernel.with(|inner| inner.full = true);
+    profile(&fixture, "\"203.0.113.7:443\"");
+    assert_eq!(fixture.state.reload().errors.len(), 1);
+    assert_eq!((log(&fixture), redirect(&fixture, raw)), (vec![], Some((block, port))));
+    assert_eq!(answer(to(port)).2.len(), 2);
+    fixture.kernel.with(|inner| inner.full = false);
+    // None any more: the kernel lets nothing go there first.
+    assert_eq!(fixture.state.reload().changed, [id.as_str()]);
+    assert_eq!(log(&fixture), ["install 0", "redirect nowhere"]);
+    assert!(fixture.only().record.egress.is_none() && matches!(fixture.only().egress, Egress::None));
+    // New ones that the kernel does not take change nothing.
+    profile(&fixture, EXAMPLE);
+    fixture.kernel.with(|inner| inner.full = true);
+    assert_eq!(fixture.state.reload().errors.len(), 1);
+    assert_eq!(log(&fixture), ["redirect", "redirect nowhere"]);
+    assert!(fixture.only().record.egress.is_none() && matches!(fixture.only().egress, Egress::None));
+}
+
+#[test]
+fn a_restarted_core_serves_again_where_the_container_is_and_at_the_same_addresses() {
+    let mut fixture = Fixture::new();
+    profile(&fixture, EXAMPLE);
+    let child = Sleeper::start();
+    let (_, raw) = admit(&mut fixture, &child).unwrap();
+    set_tasks(&fixture, raw, 1, 0);
+    let (block, port) = redirect(&fixture, raw).unwrap();
+    // Whatever becomes of the profile meanwhile.
+    fs::write(fixture.dir.path().join("profiles/n.toml"), "[grant]\nfs_raed = 1\n").unwrap();
+    log(&fixture);
+    fixture.restart();
+    fixture.state.adopt_names();
+    assert_eq!(
+        log(&fixture),
+        ["redirect nowhere", "redirect"],
+        "first nobody gets what was meant for the one before"
+    );
+    let (again, new_port) = redirect(&fixture, raw).unwrap();
+    assert_eq!(again, block);
+    assert_ne!(new_port, 0);
+    let said = answer(to(new_port));
+    assert_eq!((said.1.network(), said.2), (block, vec!["example.org".to_owned()]));
+    assert_eq!(fixture.state.reload().errors.len(), 1, "the profile is broken");
+    assert_eq!(redirect(&fixture, raw), Some((block, new_port)));
+    let taken: Vec<_> = std::iter::from_fn(|| fixture.state.opener.take_block(true).ok()).collect();
+    assert!(taken.iter().all(|one| one.net().network() != block), "nobody else gets it");
+    drop((taken, port));
+    // Nobody whose namespace could be entered: closed, and told.
+    fixture.kernel.with(|inner| inner.tags.clear());
+    fixture.restart();
+    fixture.state.adopt_names();
+    assert!(redirect(&fixture, raw).is_none());
+    let told = status(fixture.only());
+    assert!(told.state == AgentState::Failed && told.error.unwrap().contains("no live task"));
+    assert_eq!(told.block, format!("{block}/24"));
+    // When profiles are read again, it is tried again.
+    profile(&fixture, EXAMPLE);
+    let member = ringfence_bpf::Membership { container: Some(ContainerId::from_raw(raw)), next: None };
+    fixture.kernel.with(|inner| inner.tags.insert(child.0.id(), member));
+    fixture.state.reload();
+    let (again, port) = redirect(&fixture, raw).unwrap();
+    assert_eq!((again, answer(to(port)).2), (block, vec!["example.org".to_owned()]));
+    // An orderly end leaves no way to ports that may be anybody's next.
+    log(&fixture);
+    fixture.state.stop_names(|| false);
+    assert_eq!((log(&fixture), redirect(&fixture, raw)), (vec!["redirect nowhere".to_owned()], None));
+}
