@@ -1,5 +1,7 @@
 //! Connections by name against a real auditor: a line as the core makes it, and what commands show of what comes on it.
 
+#![expect(clippy::expect_used, reason = "a test fails by panicking")]
+
 mod auditor_support;
 
 use auditor_support::{Core, Made, PATIENCE, denied, ids, manifest, uid};
