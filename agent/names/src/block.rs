@@ -3,12 +3,13 @@
 //! | last byte | what |
 //! |---|---|
 //! | 0, 255 | never given out: some programs take them for the network and for everybody |
-//! | 1-127 | names that a profile grants whole, in the policy's order, so that a restarted worker gives the same |
+//! | 1-127 | names that a profile grants whole, in the policy's order, which the kernel and a restarted worker go by, too |
 //! | 128-254 | names under a wildcard, as they are asked for |
 //!
 //! An address that a client still remembers must not lead to another name. So names under a wildcard give theirs back only
 //! after an hour ([`IDLE`]) without question and connection, far more than [`TTL`](crate::dns::TTL) tells clients to remember
-//! it; and a name that the policy granted whole never does.
+//! it. Where a name stands that is granted whole says the policy, as the kernel goes by that, too: whoever changes a policy
+//! leaves those names where they are.
 
 use ipnet::Ipv4Net;
 use std::{
@@ -48,21 +49,9 @@ pub struct Table {
 #[derive(Debug)]
 struct Slot {
     name: String,
-    holds: Holds,
     connections: u32,
     /// When it was last asked for, or a connection began or ended; none: not yet.
     used: Option<Instant>,
-}
-
-/// What keeps a name at its address.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Holds {
-    /// The policy: for good.
-    Policy,
-    /// An older policy: it leads nowhere, but no other name has it.
-    OlderPolicy,
-    /// That it is in use.
-    Use,
 }
 
 impl Table {
@@ -80,23 +69,26 @@ impl Table {
         Ok(table)
     }
 
-    /// Goes by another policy's names: those that have an address keep it, new ones get one, and those that are no longer
-    /// granted whole lead nowhere until they are asked for again. None of their addresses becomes another name's.
+    /// Goes by another policy's names: each has the address of its position, also where a wildcard gave it another before, which
+    /// leads to it all the same. What stood for a name that is granted whole no more leads nowhere.
     pub fn reload(&mut self, exact: impl IntoIterator<Item = String>) {
-        let mut names = Vec::new();
         let mut seen = HashSet::new();
-        names.extend(exact.into_iter().filter(|name| seen.insert(name.clone())));
-        for slot in self.slots.values_mut() {
-            match slot.holds {
-                Holds::Policy if !seen.contains(&slot.name) => slot.holds = Holds::OlderPolicy,
-                _ if seen.contains(&slot.name) => slot.holds = Holds::Policy,
-                _ => {}
+        let names: Vec<String> = exact.into_iter().filter(|name| seen.insert(name.clone())).collect();
+        for last in EXACT {
+            if let Some(name) = names.get(usize::from(last - 1)) {
+                let is_there = self.slots.get(&last).is_some_and(|slot| slot.name == *name);
+                if !is_there {
+                    self.put(last, Slot { name: name.clone(), connections: 0, used: None });
+                }
+            } else if let Some(gone) = self.slots.remove(&last) {
+                self.forget(&gone.name, last);
             }
         }
-        names.retain(|name| !self.by_name.contains_key(name));
-        let free: Vec<u8> = EXACT.filter(|last| !self.slots.contains_key(last)).collect();
-        for (name, last) in names.into_iter().zip(free) {
-            self.put(last, Slot { name, holds: Holds::Policy, connections: 0, used: None });
+        // Of two addresses of a name the policy's is the one that is told.
+        for last in EXACT {
+            if let Some(slot) = self.slots.get(&last) {
+                self.by_name.insert(slot.name.clone(), last);
+            }
         }
     }
 
@@ -111,18 +103,13 @@ impl Table {
         };
         if let Some(slot) = self.slots.get_mut(&last) {
             slot.used = Some(now);
-            if slot.holds == Holds::OlderPolicy {
-                // A wildcard grants it now. What a policy once named stays where it is all the same.
-                slot.holds = Holds::Policy;
-            }
         }
         Ok(self.address(last))
     }
 
     /// The name that an address of the block stands for.
     pub fn name_of(&self, address: Ipv4Addr) -> Option<&str> {
-        let slot = self.slots.get(&self.last(address)?)?;
-        (slot.holds != Holds::OlderPolicy).then_some(slot.name.as_str())
+        Some(self.slots.get(&self.last(address)?)?.name.as_str())
     }
 
     /// A connection to this address began.
@@ -147,24 +134,35 @@ impl Table {
             Some(free) => free,
             None => self.longest_idle(now).ok_or(NoRoom)?,
         };
-        self.put(last, Slot { name: name.to_owned(), holds: Holds::Use, connections: 0, used: Some(now) });
+        self.put(last, Slot { name: name.to_owned(), connections: 0, used: Some(now) });
         Ok(last)
     }
 
     fn longest_idle(&self, now: Instant) -> Option<u8> {
-        let is_idle = |slot: &Slot| {
-            slot.holds == Holds::Use
+        let is_idle = |last: u8, slot: &Slot| {
+            GIVEN.contains(&last)
                 && slot.connections == 0
                 && slot.used.is_some_and(|used| now.saturating_duration_since(used) >= IDLE)
         };
-        let idle = self.slots.iter().filter(|(_, slot)| is_idle(slot));
+        let idle = self.slots.iter().filter(|(last, slot)| is_idle(**last, slot));
         idle.min_by_key(|(last, slot)| (slot.used, **last)).map(|(last, _)| *last)
     }
 
     fn put(&mut self, last: u8, slot: Slot) {
-        self.by_name.insert(slot.name.clone(), last);
+        let name = slot.name.clone();
         if let Some(before) = self.slots.insert(last, slot) {
-            self.by_name.remove(&before.name);
+            self.forget(&before.name, last);
+        }
+        self.by_name.insert(name, last);
+    }
+
+    /// A name does not have this address any more; it may still have another.
+    fn forget(&mut self, name: &str, last: u8) {
+        if self.by_name.get(name) == Some(&last) {
+            self.by_name.remove(name);
+            let other =
+                GIVEN.into_iter().find(|last| self.slots.get(last).is_some_and(|slot| slot.name == name));
+            self.by_name.extend(other.map(|last| (name.to_owned(), last)));
         }
     }
 
@@ -259,24 +257,20 @@ mod tests {
     }
 
     #[test]
-    fn another_policy_moves_no_name_and_gives_no_address_to_another() {
+    fn another_policy_s_positions_are_the_addresses_of_its_names() {
         let (mut names, now) = (table(&["a.example", "b.example", "c.example"]), Instant::now());
         assert_eq!(names.for_name("x.example", now), Ok(address(128)));
-        names.reload(["d.example", "c.example", "x.example", "a.example"].map(str::to_owned));
-        for (name, last) in [("a.example", 1), ("c.example", 3), ("d.example", 4), ("x.example", 128)] {
+        names.reload(["a.example", "b.example", "c.example", "x.example"].map(str::to_owned));
+        for (name, last) in [("a.example", 1), ("b.example", 2), ("c.example", 3), ("x.example", 4)] {
             assert_eq!(names.for_name(name, now), Ok(address(last)));
         }
-        assert_eq!(names.name_of(address(2)), None, "b.example is granted no more");
-        // What was granted whole once is where it was when a wildcard grants it, and when it is granted whole again.
-        assert_eq!(names.for_name("b.example", now), Ok(address(2)));
-        assert_eq!(names.name_of(address(2)), Some("b.example"));
-        names.reload([]);
-        for (name, last) in [("a.example", 1), ("c.example", 3), ("d.example", 4), ("x.example", 128)] {
-            assert_eq!(names.name_of(address(last)), None, "{name}");
-        }
-        names.reload(["new.example", "a.example"].map(str::to_owned));
-        assert_eq!(names.name_of(address(1)), Some("a.example"));
-        assert_eq!(names.name_of(address(5)), Some("new.example"), "nothing that stood for another name");
+        assert_eq!(names.name_of(address(128)), Some("x.example"), "a client may remember it");
+        names.reload(["a.example", "new.example"].map(str::to_owned));
+        assert_eq!(names.name_of(address(2)), Some("new.example"), "the policy says so");
+        assert_eq!((names.name_of(address(3)), names.name_of(address(4))), (None, None));
+        assert_eq!(names.for_name("x.example", now), Ok(address(128)), "a wildcard grants it: where it was");
+        assert_eq!(names.for_name("b.example", now), Ok(address(129)));
+        assert_eq!(names.for_name("new.example", now), Ok(address(2)));
     }
 
     #[test]
@@ -311,49 +305,45 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(60))]
 
-        /// Whatever happens: an address stands for one name, and for another one only after an hour in which it was neither
-        /// asked for nor connected to; one that a policy named never does.
+        /// Whatever happens: a name that the policy grants whole has its place, and an address of the others stands for another
+        /// name only after an hour in which it was neither asked for nor connected to.
         #[test]
         fn an_address_changes_its_name_only_after_an_idle_hour(
             first in prop::collection::vec(any::<u8>(), 0..140),
             acts in prop::collection::vec(act(), 1..400),
         ) {
             let name = |number: &u8| format!("{number}.example");
-            let mut names = Table::new(block(), first.iter().map(name)).unwrap();
-            let mut now = Instant::now();
-            // By address: the name, the last use, the connections, and whether a policy named it there.
-            let mut model: HashMap<Ipv4Addr, (String, Instant, u32, bool)> = HashMap::new();
-            let mut pinned: HashMap<String, Ipv4Addr> = HashMap::new();
-            let pin = |names: &Table, pinned: &mut HashMap<String, Ipv4Addr>| {
-                for last in 0..=255 {
-                    if let Some(name) = names.name_of(address(last)).filter(|_| EXACT.contains(&last)) {
-                        let before = pinned.insert(name.to_owned(), address(last));
-                        assert!(before.is_none_or(|before| before == address(last)), "{name} moved");
-                    }
-                }
+            let places = |numbers: &[u8]| {
+                let mut places: Vec<u8> = Vec::new();
+                numbers.iter().for_each(|number| if !places.contains(number) { places.push(*number) });
+                places.truncate(MAX_EXACT);
+                places
             };
-            pin(&names, &mut pinned);
+            let mut names = Table::new(block(), first.iter().map(name)).unwrap();
+            let mut exact = places(&first);
+            let mut now = Instant::now();
+            // By address: the name, the last use, the connections.
+            let mut model: HashMap<Ipv4Addr, (String, Instant, u32)> = HashMap::new();
             for act in acts {
                 match act {
                     Act::Ask(number) => match names.for_name(&name(&number), now) {
                         Ok(addr) => {
-                            prop_assert!((1..=254).contains(&addr.octets()[3]));
+                            let last = addr.octets()[3];
                             prop_assert_eq!(names.name_of(addr).map(str::to_owned), Some(name(&number)));
-                            if let Some(at) = pinned.get(&name(&number)) {
-                                prop_assert_eq!(addr, *at);
+                            match exact.iter().position(|one| *one == number) {
+                                Some(at) => prop_assert_eq!(usize::from(last), at + 1),
+                                None => {
+                                    prop_assert!(GIVEN.contains(&last));
+                                    let entry = model.entry(addr).or_insert_with(|| (name(&number), now, 0));
+                                    if entry.0 != name(&number) {
+                                        prop_assert!(now - entry.1 >= IDLE && entry.2 == 0, "{addr} was {entry:?}");
+                                        *entry = (name(&number), now, 0);
+                                    }
+                                    entry.1 = now;
+                                }
                             }
-                            let entry = model.entry(addr).or_insert_with(|| (name(&number), now, 0, false));
-                            if entry.0 != name(&number) {
-                                prop_assert!(now - entry.1 >= IDLE && entry.2 == 0, "{addr} was {entry:?}");
-                                prop_assert!(!EXACT.contains(&addr.octets()[3]));
-                                *entry = (name(&number), now, 0, false);
-                            }
-                            entry.1 = now;
                         }
-                        Err(NoRoom) => {
-                            let busy = model.iter().filter(|(addr, _)| GIVEN.contains(&addr.octets()[3]));
-                            prop_assert_eq!(busy.count(), GIVEN.count(), "there was room");
-                        }
+                        Err(NoRoom) => prop_assert_eq!(model.len(), GIVEN.count(), "there was room"),
                     },
                     Act::Open(last) => {
                         names.opened(address(last), now);
@@ -368,15 +358,17 @@ mod tests {
                         }
                     }
                     Act::Wait(seconds) => now += Duration::from_secs(u64::from(seconds) / 8),
-                    Act::Reload(exact) => {
-                        let before: Vec<_> = (0..=255).map(|last| names.name_of(address(last)).map(str::to_owned)).collect();
-                        names.reload(exact.iter().map(name));
-                        for (last, before) in before.into_iter().enumerate() {
-                            let after = names.name_of(address(last as u8)).map(str::to_owned);
-                            prop_assert!(before.is_none() || after.is_none() || after == before, "{before:?} became {after:?}");
-                        }
-                        pin(&names, &mut pinned);
+                    Act::Reload(numbers) => {
+                        names.reload(numbers.iter().map(name));
+                        exact = places(&numbers);
                     }
+                }
+                for last in EXACT {
+                    let there = exact.get(usize::from(last) - 1).map(name);
+                    prop_assert_eq!(names.name_of(address(last)).map(str::to_owned), there);
+                }
+                for (addr, (name, ..)) in &model {
+                    prop_assert_eq!(names.name_of(*addr), Some(name.as_str()));
                 }
             }
         }

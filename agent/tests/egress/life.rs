@@ -70,7 +70,7 @@ fn another_policy_ends_what_it_does_not_grant_and_nothing_else() {
     let (first, second) = (core.open("localhost", one.port), core.open("localhost", two.port));
     goes_round(&first);
     goes_round(&second);
-    core.order(&ToEgress::Policy { names: local(&["new.example", &other]), audit: false });
+    core.order(&ToEgress::Policy { names: local(&[&other, "new.example"]), audit: false });
     assert!(is_refused(&first));
     goes_round(&second);
     let record = core.recorded(EgressOutcome::Ended, Some(EgressCause::Revoked));
