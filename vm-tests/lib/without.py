@@ -17,8 +17,9 @@ from case import FAMILIES, SCENES
 from scene import run_scene
 
 PINS = "/sys/fs/bpf/ringfence/links"
-# The program that judges packets is no LSM program: it has a cgroup.
-EGRESS = "outgoing_packet"
+# The programs that judge packets and change addresses are no LSM programs: they have a cgroup. `BPF_CGROUP_*` of each.
+OF_CGROUP = {"outgoing_packet": 1, "connect4": 10, "connect6": 11, "sendmsg4": 14, "sendmsg6": 15, "recvmsg4": 19, "recvmsg6": 20,
+             "getpeername4": 29, "getpeername6": 30}
 CGROUP = "/sys/fs/cgroup"
 # Those whose absence is tried in the runs of every case: one that every open passes, one for what has no path.
 ALWAYS = ("file_open", "file_ioctl")
@@ -102,9 +103,9 @@ class Detached:
         return self
 
     def __exit__(self, *_):
-        if self.hook == EGRESS:
+        if self.hook in OF_CGROUP:
             cgroup = os.open(CGROUP, os.O_RDONLY)
-            link = bpf(LINK_CREATE, struct.pack("<IIII", self.program, cgroup, 1, 0))  # BPF_CGROUP_INET_EGRESS
+            link = bpf(LINK_CREATE, struct.pack("<IIII", self.program, cgroup, OF_CGROUP[self.hook], 0))
             os.close(cgroup)
         else:
             link = bpf(RAW_OPEN, struct.pack("<QI", 0, self.program))

@@ -9,6 +9,7 @@ use crate::setup::Series;
 use crate::tap::{Line, Tap};
 use crate::vm::{self, Added, Job, Ringfence};
 use anyhow::{Context, Result, anyhow, bail};
+use ringfence_common::egress::REWRITERS;
 use ringfence_common::hooks::HOOKS;
 use ringfence_common::net::EGRESS;
 use std::fmt;
@@ -148,7 +149,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 /// One boot in which each of some programs is detached for a while; see vm-tests/lib/without.py.
 fn without(series: Series, hooks: &str) -> Result<Tally> {
     if hooks != "each" {
-        let known = |name: &str| name == EGRESS || HOOKS.iter().any(|hook| hook.name == name);
+        let known = |name: &str| {
+            name == EGRESS || REWRITERS.contains(&name) || HOOKS.iter().any(|hook| hook.name == name)
+        };
         if let Some(name) = hooks.split(',').find(|name| !known(name)) {
             bail!("no program has the name `{name}`; ebpf/common/src/hooks.rs lists them");
         }

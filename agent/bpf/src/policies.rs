@@ -15,7 +15,7 @@ use ringfence_common::{
     hash::Keys,
     patterns::Patterns,
     policy::{
-        Counters, FLAG_AUDIT, FLAG_DEVICES, FLAG_INET, FLAG_NAMES, FLAG_PATTERNS, FLAG_SHARED_MEMORY,
+        Counters, FLAG_AUDIT, FLAG_DEVICES, FLAG_EGRESS, FLAG_INET, FLAG_NAMES, FLAG_PATTERNS, FLAG_SHARED_MEMORY,
         MAX_OWNERS, OWNER_ROOT, OWNER_USERS, Policy, container_index, named,
     },
     unlisted,
@@ -359,6 +359,7 @@ impl<N: NetTrie> Policies<N> {
             (policy.audit_mode, FLAG_AUDIT),
             (names, FLAG_NAMES),
             (policy.inet, FLAG_INET),
+            (!policy.names.rules.is_empty(), FLAG_EGRESS),
             (patterns != Patterns::NONE, FLAG_PATTERNS),
             (devices, FLAG_DEVICES),
             (shared, FLAG_SHARED_MEMORY),

@@ -2,13 +2,15 @@
 
 use super::{Source, find};
 use crate::coverage::{RENDERED, render};
+use ringfence_common::egress::REWRITERS;
 use ringfence_common::hooks::HOOKS;
 use ringfence_common::net::EGRESS;
 use ringfence_coverage::{Group, Table};
 use std::collections::BTreeSet;
 
 const TABLE: &str = "ebpf/coverage/coverage.toml";
-/// Whoever decides beside the programs for hooks: the default list of system calls, the program that sees packets.
+/// Whoever decides beside the programs for hooks: the default list of system calls, the programs that see packets and
+/// change addresses.
 const OTHERS: [&str; 2] = ["seccomp", "egress"];
 /// The tag of cases that run on every kernel and are no hook's.
 const EVERY_KERNEL: &str = "all";
@@ -58,13 +60,18 @@ fn against(table: &Table, programs: &[&str], cases: &[String]) -> Vec<String> {
 
 /// On the kernels on which only tagged cases run (`--hooks-only`), each program has one: `tags` are theirs.
 pub(super) fn tags(tags: &[String]) -> Vec<String> {
-    let programs: BTreeSet<&str> = HOOKS.iter().map(|hook| hook.name).chain([EGRESS]).collect();
+    let programs: BTreeSet<&str> = HOOKS.iter().map(|hook| hook.name).chain(of_cgroups()).collect();
     let tags: BTreeSet<&str> = tags.iter().map(String::as_str).filter(|tag| *tag != EVERY_KERNEL).collect();
     let untagged =
         programs.difference(&tags).map(|hook| format!("vm-tests/cases: no case is tagged `{hook}`"));
     let unknown =
         tags.difference(&programs).map(|tag| format!("vm-tests/cases: no program is named `{tag}`"));
     untagged.chain(unknown).collect()
+}
+
+/// The programs that are attached to the root of cgroup v2.
+fn of_cgroups() -> impl Iterator<Item = &'static str> {
+    [EGRESS].into_iter().chain(REWRITERS)
 }
 
 /// What shows that each program is needed: one entry for each, in `shown` or in `covered`.
@@ -74,7 +81,7 @@ fn needed(table: &Table, programs: &[&str], cases: &[String]) -> Vec<String> {
         .chain(table.covered.iter().map(|(program, covered)| (program, &covered.case)))
         .collect();
     for (program, case) in &entries {
-        if **program != EGRESS && !programs.contains(&program.as_str()) {
+        if !of_cgroups().any(|name| name == **program) && !programs.contains(&program.as_str()) {
             found.push(format!("{TABLE}: there is no program `{program}` to be shown or covered"));
         }
         if !cases.contains(case) {
@@ -92,7 +99,7 @@ fn needed(table: &Table, programs: &[&str], cases: &[String]) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{EGRESS, EVERY_KERNEL, HOOKS, against, tags};
+    use super::{EVERY_KERNEL, HOOKS, against, of_cgroups, tags};
     use ringfence_coverage::Table;
 
     const TEXT: &str = r#"
@@ -128,7 +135,7 @@ file_open = "files/open"
     #[test]
     fn every_program_has_a_tagged_case() {
         let mut all: Vec<String> = HOOKS.iter().map(|hook| hook.name.to_owned()).collect();
-        all.extend([EGRESS.to_owned(), EVERY_KERNEL.to_owned()]);
+        all.extend(of_cgroups().chain([EVERY_KERNEL]).map(str::to_owned));
         assert!(tags(&all).is_empty());
         assert!(tags(&all[1..])[0].contains(HOOKS[0].name));
         all.push("coffee_brew".to_owned());

@@ -6,6 +6,7 @@ use super::{
 };
 use ringfence_policy::Capabilities;
 use ringfence_policy::compiled::{Kind, NetRule, PlaceRule};
+use ringfence_wire::egress::{NameRule, Names};
 use std::{collections::HashMap, fs::File, os::fd::AsFd};
 
 const KEYS: Keys = Keys { k0: 1 << 40 | 7, k1: 0xd6e8_feb8_6659_fd93, k2: 0xa076_1d64_78bd_642f };
@@ -106,6 +107,20 @@ fn a_policy_says_whether_sockets_may_be_bound_to_devices() {
     };
     assert_eq!([flags(1, 25), flags(1, 62), flags(0, 50)], [FLAG_DEVICES; 3]);
     assert_eq!(flags(1, 36), 0);
+}
+
+#[test]
+fn a_policy_says_whether_hosts_are_granted_by_name() {
+    let boot = Boot::new(10);
+    let mut core = boot.core();
+    let id = core.create(0).unwrap();
+    let mut flags = |names: Names| {
+        core.install(id, &CompiledPolicy { names, ..policy(0, 1) }).unwrap();
+        core.arrays.policy(core.policy_index(id).unwrap()).flags & FLAG_EGRESS
+    };
+    let rule = || NameRule { host: "example.org".into(), port: None, tcp: false, rule: 0 };
+    assert_eq!(flags(Names { rules: vec![rule()], ..Names::default() }), FLAG_EGRESS);
+    assert_eq!(flags(Names { denies: vec![rule()], ..Names::default() }), 0, "a deny alone changes nothing");
 }
 
 #[test]

@@ -6,8 +6,9 @@ mod sockets;
 
 use super::vm::{self, fresh};
 use crate::*;
-use ringfence_common::policy::{FLAG_EGRESS, RECORD_NET, axis};
+use ringfence_common::policy::{RECORD_NET, axis};
 use ringfence_policy::compiled::{CompiledPolicy, NetRule};
+use ringfence_wire::egress::{NameRule, Names};
 use std::{
     io::{Read, Write},
     net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket},
@@ -33,12 +34,13 @@ fn net(addr: &str, prefix: u8, port: Option<u16>, allow: bool) -> NetRule {
 
 /// A policy over addresses; `names`: hosts are granted by name.
 fn policy(names: bool, nets: Vec<NetRule>) -> CompiledPolicy {
+    let rule = NameRule { host: "example.org".into(), port: None, tcp: false, rule: 0 };
     CompiledPolicy {
         record: RECORD_NET,
         inet: true,
         capabilities: ringfence_policy::Capabilities::ALL,
         nets,
-        flags: if names { FLAG_EGRESS } else { 0 },
+        names: Names { rules: names.then_some(rule).into_iter().collect(), ..Names::default() },
         ..super::policy(axis::READ | axis::WRITE | axis::EXEC | axis::MAP | axis::UNIX, Vec::new())
     }
 }
