@@ -149,7 +149,7 @@ class Client:
         command = [*before, *under, PYTHON, "-E", "-s", "-S", "-B", "-u", f"{PLACE}/client.py", f"{PLACE}/server.pem"]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd="/")
         first = self.process.stdout.readline()
-        assert first.strip(), f"the client did not start: {self.process.stderr.read()[-2000:]}; {daemon_log()}"
+        assert first.strip(), f"the client did not start: {self.process.stderr.read()[-2000:]}; {log()}"
         self.pid = int(first)
 
     def told(self, *words):
@@ -163,7 +163,7 @@ class Client:
     def does(self, *words):
         """The same, which has to be done."""
         how, what = self.told(*words)
-        assert how == "ok", f"{words}: {what}; {egress()}; {daemon_log()}"
+        assert how == "ok", f"{words}: {what}; {egress()}; {log()}"
         return what
 
     def fails(self, *words, why=""):
@@ -188,6 +188,11 @@ class Client:
         """Ends it."""
         self.process.stdin.close()
         self.process.wait(PATIENCE)
+
+
+def log():
+    """The end of what the daemon said, where it says that to a file."""
+    return daemon_log() if os.path.exists(DAEMON_LOG) else "(in the journal)"
 
 
 def run(command, **options):
@@ -239,7 +244,7 @@ def connection(name, outcome):
     return lambda event: event["op"] == "net.connection" and event.get("name") == name and event["connection"]["outcome"] == outcome
 
 
-@scene("system/egress", limit=240, hook="inet_conn_established")
+@scene("system/egress", limit=240)
 def names():
     """a container reaches the names that it was granted and no other; its worker, killed, is followed by another; names come and go"""
     servers, resolver = prepare()
@@ -341,15 +346,36 @@ def listening(pid):
     return ports
 
 
-@scene("system/egress-own-network", limit=240)
-def own_network():
-    """a container engine's network namespace with a resolver of its own address, as Docker's: names are served there, also by the next daemon"""
-    prepare()
+def engine_network():
+    """A network namespace with a resolver of its own address, and what starts a command in there."""
     run(["ip", "netns", "add", "rf-egress"])
     os.makedirs("/etc/netns/rf-egress", exist_ok=True)
     with open("/etc/netns/rf-egress/resolv.conf", "w") as file:
         file.write("nameserver 127.0.0.11\noptions ndots:0\n")
-    inside = ("ip", "netns", "exec", "rf-egress")
+    return ("ip", "netns", "exec", "rf-egress")
+
+
+@scene("systemd/egress-own-network", group="systemd", limit=120)
+def under_the_unit():
+    """under the unit's own restrictions the core enters a container's network namespace, and serves names there"""
+    prepare()
+    inside = engine_network()
+    try:
+        run([*inside, "ip", "link", "set", "lo", "up"])
+        client = Client(*inside)
+        assert client.fetch("granted.rf.test")[0].startswith("198.1")
+        client.fails("resolve", "other.rf.test", why="gaierror")
+        client.stop()
+    finally:
+        subprocess.run(["ip", "netns", "del", "rf-egress"], stdin=subprocess.DEVNULL, check=False)
+    os.unlink(f"{PROFILES}/rf-egress.toml")
+
+
+@scene("system/egress-own-network", limit=240)
+def own_network():
+    """a container engine's network namespace with a resolver of its own address, as Docker's: names are served there, also by the next daemon"""
+    prepare()
+    inside = engine_network()
     try:
         # It has no way to anywhere, and its loopback comes up after the container is there.
         client = Client(*inside)
@@ -409,5 +435,5 @@ def refused():
     write_profile([f"n{number}.rf.test:443" for number in range(128)])
     result = ringfence("run", "--profile", "rf-egress", "--", "/usr/bin/echo", "started")
     assert result.returncode == 125 and "started" not in result.stdout and "127" in result.stderr, said(result)
-    wait_for(lambda: not role_pids("egress-worker"), f"every worker to end ({DAEMON_LOG})")
+    wait_for(lambda: not role_pids("egress-worker"), "every worker to end")
     os.unlink(f"{PROFILES}/rf-egress.toml")

@@ -82,6 +82,7 @@ def least():
     assert [oom_score(pid) for pid in (core, auditor)] == [-900, -900], "whoever fills the memory ends the daemon"
     with open("/proc/self/status") as file:
         mine = int(next(line for line in file if line.startswith("CapEff")).split()[1], 16)
+    assert not effective[core] >> 21 & 1, "CAP_SYS_ADMIN is in force where no network namespace is entered"
     assert 0 < bin(effective[core]).count("1") < bin(mine).count("1"), f"the core has {effective[core]:x}"
 
 

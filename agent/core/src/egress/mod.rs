@@ -64,13 +64,18 @@ pub enum EgressError {
     )]
     NoBlock,
     /// The container's network namespace.
-    #[error("cannot enter the network namespace of the container, to listen there for its egress worker")]
+    #[error(
+        "cannot enter the network namespace of the container, to listen there for its egress worker (a unit of systemd's needs \
+         CAP_SYS_ADMIN and RestrictNamespaces=net for that, as the one has that `ringfence install` writes)"
+    )]
     Namespace(#[source] io::Error),
     /// The sockets.
     #[error("cannot listen on loopback in the network namespace of the container, for its egress worker")]
     Listen(#[source] io::Error),
     /// No thread, no event descriptor.
-    #[error("cannot start a thread for the container's egress worker")]
+    #[error(
+        "cannot supervise the container's egress worker: the daemon has no thread or no event descriptor left"
+    )]
     Thread(#[source] io::Error),
     /// The worker.
     #[error("the egress worker of the container does not serve: {0}")]
