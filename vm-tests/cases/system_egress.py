@@ -244,7 +244,7 @@ def connection(name, outcome):
     return lambda event: event["op"] == "net.connection" and event.get("name") == name and event["connection"]["outcome"] == outcome
 
 
-@scene("system/egress", limit=240)
+@scene("system/egress", limit=240, hook="inet_conn_established")
 def names():
     """a container reaches the names that it was granted and no other; its worker, killed, is followed by another; names come and go"""
     servers, resolver = prepare()
