@@ -9,6 +9,19 @@
 //! [`Client`] looks at what follows until that can be no hello any more ([`State::Watching`]): at one more record, as a rule.
 //! A client that offered early data may send any number of encrypted records first, and is watched to the end.
 //!
+//! What follows passes only where it is surely none, whatever a server overlooks in a hello:
+//!
+//! | after the first hello | what becomes of it |
+//! |---|---|
+//! | a change of ciphers (one byte), an alert | passes, and the watch goes on |
+//! | application data | passes; without early data it ends the watch: no server takes it for, or goes on with, a hello |
+//! | a handshake message of type 1 | is read as a hello, and has to be one that names the same server |
+//! | one of another type, before a change of ciphers | what a client of TLS 1.2 goes on with, which ends the watch; else refused |
+//! | one of another type, after a change of ciphers | encrypted, as an earlier session of TLS 1.2 goes on: ends the watch |
+//!
+//! An encrypted message can begin with a 1 as well. Then it announces a length that its record does not have, with few
+//! exceptions in a million; the watch goes on, and ends with the application data that come next.
+//!
 //! **ECH.** The name in an encrypted ClientHello cannot be read. Browsers send the extension to every server, filled with random
 //! bytes where the server has no key (GREASE), so that nobody on the way can tell the two apart; nor is it told apart here.
 //! A container's own resolver gives no key (HTTPS records are empty), so its browsers send the random one.
@@ -37,6 +50,8 @@ const MAX_ENCRYPTED: usize = MAX_PLAIN + 2048;
 /// A handshake message's type and length, and the type.
 const MESSAGE_HEAD: usize = 4;
 const CLIENT_HELLO: u8 = 1;
+/// What a client of TLS 1.2 goes on with before it encrypts: its certificate, its key, what RFC 4680 adds.
+const GOES_ON: [u8; 3] = [11, 16, 23];
 
 /// Why a connection goes no further.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -62,6 +77,11 @@ pub enum Refused {
     /// Another message than a hello.
     #[error("the client begins with a handshake message of type {0}, not with a ClientHello")]
     NotAHello(u8),
+    /// A message after the hello that belongs to no handshake.
+    #[error(
+        "the client goes on with a handshake message of type {0}, which is none that follows a ClientHello"
+    )]
+    NotAfterHello(u8),
     /// A hello that is too long.
     #[error("the ClientHello has {0} bytes: more than {MAX_HELLO} are not read")]
     Long(usize),
@@ -108,6 +128,8 @@ pub struct Client {
     /// The handshake message that is being read: from its first byte.
     message: Vec<u8>,
     hello: Option<Hello>,
+    /// Whether a change of ciphers came: what follows may be encrypted.
+    has_changed_ciphers: bool,
     is_done: bool,
     /// What was refused stays refused.
     refused: Option<Refused>,
@@ -177,6 +199,7 @@ impl Client {
 
     /// One byte of a record's head; each is judged as soon as it is there.
     fn head(&mut self, byte: u8) -> Result<(), Refused> {
+        let ends_watch = self.is_over_by_data();
         let record = &mut self.record;
         if let Some(place) = record.head.get_mut(record.read) {
             *place = byte;
@@ -186,7 +209,13 @@ impl Client {
         match record.read {
             1 => {
                 let refused = match kind {
-                    HANDSHAKE => return Ok(()),
+                    // Of a second hello that is longer than one record, more than one record.
+                    HANDSHAKE => {
+                        return announced(&self.message)
+                            .filter(|length| *length > MAX_HELLO)
+                            .map_or(Ok(()), |length| Err(Refused::Long(length)));
+                    }
+                    APPLICATION_DATA if ends_watch => return Ok(()),
                     _ if !self.message.is_empty() => Refused::Interleaved(kind),
                     CHANGE_CIPHER_SPEC | ALERT | APPLICATION_DATA if self.hello.is_some() => return Ok(()),
                     _ if self.hello.is_some() => Refused::RecordType(kind),
@@ -204,6 +233,7 @@ impl Client {
                 let most = if self.hello.is_some() { MAX_ENCRYPTED } else { MAX_PLAIN };
                 match record.left {
                     0 => Err(Refused::RecordLength(0)),
+                    length if kind == CHANGE_CIPHER_SPEC && length != 1 => Err(Refused::RecordLength(length)),
                     length if length > most => Err(Refused::RecordLength(length)),
                     _ => Ok(()),
                 }
@@ -212,46 +242,52 @@ impl Client {
         }
     }
 
+    /// Whether application data mean that no other hello comes: without early data, which a server that wants another hello
+    /// passes over, none waits for a hello that goes on behind them.
+    fn is_over_by_data(&self) -> bool {
+        self.hello.as_ref().is_some_and(|hello| !hello.early_data)
+    }
+
     /// Content of a record, not empty, which may go on in the next call.
     fn content(&mut self, content: &[u8]) -> Result<(), Refused> {
-        match (&self.hello, self.record.kind()) {
-            (_, HANDSHAKE) => self.handshake(content),
-            // What is encrypted is no hello, unless it is early data, which a server that wants another hello passes over.
-            (Some(hello), APPLICATION_DATA) if !hello.early_data => {
-                self.is_done = true;
-                Ok(())
-            }
-            _ => Ok(()),
+        match self.record.kind() {
+            HANDSHAKE => return self.handshake(content),
+            CHANGE_CIPHER_SPEC => self.has_changed_ciphers = true,
+            APPLICATION_DATA if self.is_over_by_data() => self.is_done = true,
+            _ => {}
         }
+        Ok(())
+    }
+
+    /// Puts content behind what is there. It grows as a `Vec` does, but never above what was announced: many clients at once
+    /// can have a hello each.
+    fn keep(&mut self, content: &[u8]) {
+        let (now, more) = (self.message.len(), content.len());
+        let most = announced(&self.message).map_or(usize::MAX, |length| MESSAGE_HEAD.saturating_add(length));
+        if self.message.capacity() < now.saturating_add(more) {
+            self.message.reserve_exact(now.min(most.saturating_sub(now)).max(more));
+        }
+        self.message.extend_from_slice(content);
     }
 
     fn handshake(&mut self, content: &[u8]) -> Result<(), Refused> {
-        self.message.extend(content);
-        if self.hello.is_some() {
-            match looks_like_hello(&self.message) {
-                Some(true) => {}
-                // TLS 1.2: the client's key, or the encrypted end of a handshake that goes on with an earlier session.
-                Some(false) => {
-                    self.is_done = true;
-                    return Ok(());
-                }
-                None => return Ok(()),
+        let first = self.message.first().or(content.first()).copied().unwrap_or_default();
+        match (first, self.hello.is_some()) {
+            (CLIENT_HELLO, _) => {}
+            (kind, false) => return Err(Refused::NotAHello(kind)),
+            (kind, true) if self.has_changed_ciphers || GOES_ON.contains(&kind) => {
+                self.is_done = true;
+                return Ok(());
             }
+            (kind, true) => return Err(Refused::NotAfterHello(kind)),
         }
-        let Some(([kind, length @ ..], body)) = self.message.split_first_chunk::<MESSAGE_HEAD>() else {
-            return match self.message.first() {
-                Some(&CLIENT_HELLO) | None => Ok(()),
-                Some(&kind) => Err(Refused::NotAHello(kind)),
-            };
-        };
-        if *kind != CLIENT_HELLO {
-            return Err(Refused::NotAHello(*kind));
-        }
-        let [high, middle, low] = *length;
-        let length = usize::from(high) << 16 | usize::from(middle) << 8 | usize::from(low);
-        if length > MAX_HELLO {
+        self.keep(content);
+        let Some(length) = announced(&self.message) else { return Ok(()) };
+        // A second one may be encrypted, and no hello: that is seen by what comes after its record.
+        if length > MAX_HELLO && self.hello.is_none() {
             return Err(Refused::Long(length));
         }
+        let body = self.message.get(MESSAGE_HEAD..).unwrap_or_default();
         if body.len() < length {
             return Ok(());
         }
@@ -272,21 +308,10 @@ impl Client {
     }
 }
 
-/// Whether handshake bytes after the first hello begin another; none: they are too few to tell.
-///
-/// They may be encrypted, and then begin with random bytes: a hello is told by its type, a length that a server would read
-/// (OpenSSL: 131,396 at most) and its version's first byte. Random bytes are like that once in four million times.
-fn looks_like_hello(message: &[u8]) -> Option<bool> {
-    let is_like = |at: usize, byte: u8| match at {
-        0 => byte == CLIENT_HELLO,
-        1 => byte <= 2,
-        4 => byte == 3,
-        _ => true,
-    };
-    match message.iter().take(5).enumerate().all(|(at, byte)| is_like(at, *byte)) {
-        true if message.len() < 5 => None,
-        is_hello => Some(is_hello),
-    }
+/// The length that a message's head announces, once that is there.
+fn announced(message: &[u8]) -> Option<usize> {
+    let [_, high, middle, low] = *message.first_chunk::<MESSAGE_HEAD>()?;
+    Some(usize::from(high) << 16 | usize::from(middle) << 8 | usize::from(low))
 }
 
 #[cfg(test)]

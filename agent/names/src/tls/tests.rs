@@ -270,16 +270,79 @@ fn a_second_hello_must_name_the_same_server() {
     }
     assert_eq!(after(&record(HANDSHAKE, &hello(&[]))), Err(Refused::AnotherName(None)));
     // What goes on with TLS 1.2, or is encrypted: no hello.
+    let spec = record(CHANGE_CIPHER_SPEC, &[1]);
+    let finished = |first: &[u8]| [&spec[..], &record(HANDSHAKE, &[first, &[7; 37]].concat())].concat();
     for goes_on in [
         record(HANDSHAKE, &message(16, &[0; 33])),
+        record(HANDSHAKE, &message(11, &[0; 3])),
         record(APPLICATION_DATA, &[1; 40]),
-        record(HANDSHAKE, &[1, 0x9a, 7, 7, 7, 9, 1, 1]),
-        record(HANDSHAKE, &[1, 0, 7, 7, 7, 9, 1, 1]),
+        [spec.clone(), record(APPLICATION_DATA, &[1; 40])].concat(),
+        finished(&[0, 0, 0]),
+        finished(&[9, 1, 1]),
     ] {
         assert_eq!(after(&goes_on), Ok(State::Done));
     }
     assert_eq!(after(&record(24, &[1])), Err(Refused::RecordType(24)));
     assert_eq!(after(&record(ALERT, &[])), Err(Refused::RecordLength(0)));
+    assert_eq!(after(&record(CHANGE_CIPHER_SPEC, &[1, 1])), Err(Refused::RecordLength(2)));
+    for kind in [0, 2, 5, 20, 24, 254] {
+        let plain = record(HANDSHAKE, &message(kind, &[0; 33]));
+        assert_eq!(after(&plain), Err(Refused::NotAfterHello(kind)), "no cipher was changed to");
+    }
+}
+
+/// OpenSSL takes any version above SSLv3 in the second hello, and its name.
+#[test]
+fn a_second_hello_is_told_by_its_type_alone() {
+    let first = record(HANDSHAKE, &hello(&[name(b"a.example"), (43, b"\x02\x03\x04".to_vec())]));
+    let after = |rest: &[u8]| {
+        let mut client = Client::new();
+        assert_eq!(client.feed(&first), Ok(State::Watching));
+        client.feed(rest)
+    };
+    let spec = record(CHANGE_CIPHER_SPEC, &[1]);
+    let data = record(APPLICATION_DATA, &[1; 40]);
+    for before in [&[][..], &spec] {
+        for version in [[4, 4], [3, 4], [0xff, 0xff], [0, 0], [0xfe, 0xfd]] {
+            let mut other = hello(&[name(b"b.example")]);
+            other[4..6].copy_from_slice(&version);
+            for size in [1, 4, 5, 6, 1000] {
+                let refused = after(&[before, &split(&other, size)].concat()).unwrap_err();
+                assert!(matches!(refused, Refused::Malformed(why) if why.contains("version")), "{refused}");
+            }
+        }
+        // One that is longer than servers read, or that some server may read.
+        for length in [[2, 0, 0], [4, 0, 0], [0xff, 0xff, 0xff]] {
+            let long = [&[1][..], &length, &[3, 3], &[7; 40]].concat();
+            assert_eq!(after(&[before, &record(HANDSHAKE, &long)].concat()), Ok(State::Watching));
+            let more = [before, &split(&long, 20)].concat();
+            assert!(matches!(after(&more), Err(Refused::Long(_))), "its second record");
+            // What is encrypted may look like the beginning of one. Data come next, and no server has read a hello by then.
+            let encrypted = [before, &record(HANDSHAKE, &long), &data].concat();
+            assert_eq!(after(&encrypted), Ok(State::Done));
+            let alert = [before, &record(HANDSHAKE, &long), &record(ALERT, &[1, 90])].concat();
+            assert_eq!(after(&alert), Err(Refused::Interleaved(ALERT)));
+        }
+    }
+    // With early data a server may pass over the data, and read on.
+    let early = record(HANDSHAKE, &hello(&[name(b"a.example"), (42, vec![])]));
+    let mut client = Client::new();
+    assert_eq!(client.feed(&early), Ok(State::Watching));
+    let begun = [record(HANDSHAKE, &hello(&[name(b"b.example")])[..9]), data].concat();
+    assert_eq!(client.feed(&begun), Err(Refused::Interleaved(APPLICATION_DATA)));
+}
+
+#[test]
+fn a_hello_takes_no_more_room_than_it_announces() {
+    let whole = hello(&[name(b"a.example"), (21, vec![0; MAX_HELLO - 80])]);
+    assert!(whole.len() > MAX_HELLO - 80 && whole.len() <= MAX_HELLO + MESSAGE_HEAD);
+    for size in [100, 5000, MAX_PLAIN] {
+        let mut client = Client::new();
+        for byte in &split(&whole, size)[..whole.len() - 1] {
+            assert_eq!(client.feed(&[*byte]), Ok(State::Reading));
+            assert!(client.message.capacity() <= whole.len(), "{}", client.message.capacity());
+        }
+    }
 }
 
 #[test]
