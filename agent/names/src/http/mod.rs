@@ -19,6 +19,8 @@
 //!   would name hosts again. A later request may have the header, as Java's client sends it with each; the check goes on.
 //! - **Expect.** A server that answers without asking for the body may take what follows for the next request. So the body waits
 //!   for 100, and if there is another answer, nothing follows. (Servers must answer; one that does not leaves the client waiting.)
+//!   This, too, is for the first request only: the body of an earlier answer may be full of `HTTP/1.1 100 Continue`. A later one
+//!   that has a body and the header is refused; clients make such requests over connections of their own, or without it.
 //!
 //! What stays open: a server that answers a request without reading the body that its head announces, and takes that for the
 //! next request, is fooled by any client; and one that asks another header than `Host` for the host (`X-Forwarded-Host`, meant
@@ -95,6 +97,11 @@ pub enum Refused {
     /// An expectation that nobody knows.
     #[error("a request's Expect is not \"100-continue\"")]
     Expectation,
+    /// An expectation whose answer cannot be told from the body of an earlier one.
+    #[error(
+        "a request that is not the first of its connection has a body and Expect: send it over a connection of its own"
+    )]
+    LateExpectation,
     /// A chunk that is none.
     #[error("a request's body: {0}")]
     Chunk(&'static str),
@@ -261,11 +268,11 @@ impl Requests {
     fn head(&mut self, bytes: &[u8]) -> Result<(), Refused> {
         let head = head::read(bytes, &self.host, self.port)?;
         self.scan = Scan::default();
-        self.awaits = Awaits {
-            go_on: head.expects_continue && !head.body.is_over(),
-            switch: head.has_upgrade && self.is_first,
-            is_switching: false,
-        };
+        let go_on = head.expects_continue && !head.body.is_over();
+        if go_on && !self.is_first {
+            return Err(Refused::LateExpectation);
+        }
+        self.awaits = Awaits { go_on, switch: head.has_upgrade && self.is_first, is_switching: false };
         self.is_first = false;
         if self.awaits_response() {
             self.response = Reader::default();
