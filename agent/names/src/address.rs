@@ -146,7 +146,7 @@ pub fn screen(addr: IpAddr) -> Result<IpAddr, Blocked> {
 
 fn screen_v6(v6: Ipv6Addr) -> Result<IpAddr, Blocked> {
     let addr = IpAddr::V6(v6);
-    let carries = carried_v4(v6);
+    let carries = carried_v4(addr);
     match blocking(V6, addr) {
         // Networks with IPv6 alone reach IPv4 through this one: what counts is what lies behind.
         Some(NAT64) if carries.is_some_and(|v4| screen(v4.into()).is_ok()) => Ok(addr),
@@ -160,13 +160,24 @@ fn blocking(table: &[Range], addr: IpAddr) -> Option<Range> {
     table.iter().find(|range| range.net.contains(&addr)).copied()
 }
 
-/// The IPv4 address inside a NAT64 (RFC 6052 section 2.2), 6to4 (RFC 3056 section 2), Teredo (RFC 4380 section 4: the
-/// client's, inverted) or v4-compatible address.
-fn carried_v4(v6: Ipv6Addr) -> Option<Ipv4Addr> {
-    let s = v6.segments();
+/// Whether an address, or an IPv4 address that it carries, lies in `net`: what a deny of `net` has to be held against. A host
+/// that reaches IPv4 through NAT64 gets to `192.0.2.1` as `64:ff9b::c000:201`. Not for grants: who grants IPv4 addresses does
+/// not grant every way to them.
+///
+/// A network's own prefix for NAT64 (RFC 6052 section 3.3) cannot be known: such addresses are like any other.
+pub fn is_within(net: IpNet, addr: IpAddr) -> bool {
+    net.contains(&addr) || carried_v4(addr).is_some_and(|v4| net.contains(&IpAddr::V4(v4)))
+}
+
+/// The IPv4 address inside a v4-mapped, NAT64 (RFC 6052 section 2.2; RFC 8215, as its /96 has it), 6to4 (RFC 3056 section 2),
+/// Teredo (RFC 4380 section 4: the client's, inverted) or v4-compatible address; an IPv4 address itself has none.
+pub fn carried_v4(addr: IpAddr) -> Option<Ipv4Addr> {
+    let IpAddr::V6(v6) = addr else { return None };
     let joined = |high: u16, low: u16| Some(Ipv4Addr::from((u32::from(high) << 16) | u32::from(low)));
-    match s {
+    match v6.segments() {
+        [0, 0, 0, 0, 0, 0xffff, high, low] => joined(high, low),
         [0x64, 0xff9b, 0, 0, 0, 0, high, low] => joined(high, low),
+        [0x64, 0xff9b, 1, .., high, low] => joined(high, low),
         [0x2002, high, low, ..] => joined(high, low),
         [0x2001, 0, .., high, low] => joined(!high, !low),
         [0, 0, 0, 0, 0, 0, high, low] if high != 0 => joined(high, low),
@@ -251,7 +262,10 @@ mod tests {
             ("fec0::1", "fec0::1 is site-local (fec0::/10, RFC 3879)"),
             ("::ffff:10.0.0.1", "10.0.0.1 is private (10.0.0.0/8, RFC 1918)"),
             ("64:ff9b::a00:1", "64:ff9b::a00:1 is NAT64 (64:ff9b::/96, RFC 6052, and carries 10.0.0.1)"),
-            ("64:ff9b:1::a00:1", "64:ff9b:1::a00:1 is NAT64 for local use (64:ff9b:1::/48, RFC 8215)"),
+            (
+                "64:ff9b:1::a00:1",
+                "64:ff9b:1::a00:1 is NAT64 for local use (64:ff9b:1::/48, RFC 8215, and carries 10.0.0.1)",
+            ),
             ("2002:7f00:1::", "2002:7f00:1:: is 6to4 (2002::/16, RFC 3056, and carries 127.0.0.1)"),
             (
                 "2001:0:1:2::80ff:fffe",
@@ -282,6 +296,33 @@ mod tests {
         for net in ["0.0.0.0/0", "10.1.0.0/16", "8.0.0.0/5", "::/0", "::ffff:0:0/96"] {
             assert!(!names(net, "10.0.0.1"), "{net}");
         }
+    }
+
+    #[test]
+    fn a_deny_is_held_against_the_address_that_another_one_carries() {
+        let within = |net: &str, addr: &str| is_within(net.parse().unwrap(), addr.parse().unwrap());
+        for addr in [
+            "93.184.216.34",
+            "::ffff:93.184.216.34",
+            "64:ff9b::5db8:d822",
+            "64:ff9b:1::5db8:d822",
+            "2002:5db8:d822::1",
+            "2001:0:1:2:3:4:a247:27dd",
+            "::93.184.216.34",
+        ] {
+            assert!(within("93.184.216.0/24", addr), "{addr}");
+            assert!(!within("93.184.217.0/24", addr), "{addr}");
+        }
+        assert!(within("64:ff9b::/96", "64:ff9b::5db8:d822") && within("2001:db8::/32", "2001:db8::1"));
+        for addr in ["93.184.217.34", "2606:4700::5db8:d822", "64:ff9b::1:5db8:d822", "::1"] {
+            assert!(!within("93.184.216.0/24", addr), "{addr}");
+        }
+        assert!(!within("64:ff9b::/96", "93.184.216.34"), "not the other way round");
+        assert_eq!(
+            screened("64:ff9b::5db8:d822"),
+            Ok("64:ff9b::5db8:d822".parse().unwrap()),
+            "or it mattered not"
+        );
     }
 
     proptest! {
