@@ -38,15 +38,19 @@ pub enum HostPattern {
 }
 
 impl HostPattern {
-    /// Whether a name is meant: without the dot of the root, in ASCII, in any case. An address never is.
+    /// Whether a name is meant: without the dot of the root, in ASCII, in any case. An address never is, nor what no host has
+    /// for a name (`a@b.example.org`).
     pub fn matches(&self, name: &str) -> bool {
         match self {
             Self::Exact(host) => host.eq_ignore_ascii_case(name),
             Self::Below(host) => {
                 let Some(at) = name.len().checked_sub(host.len()) else { return false };
                 let (Some(labels), Some(end)) = (name.get(..at), name.get(at..)) else { return false };
-                let labels =
-                    labels.strip_suffix('.').filter(|labels| labels.split('.').all(|l| !l.is_empty()));
+                let is_label = |label: &str| {
+                    !label.is_empty()
+                        && label.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_'))
+                };
+                let labels = labels.strip_suffix('.').filter(|labels| labels.split('.').all(is_label));
                 labels.is_some() && end.eq_ignore_ascii_case(host)
             }
         }
@@ -170,6 +174,10 @@ mod tests {
             "127.0.0.1",
             "é.org",
             "éexample.org",
+            "é.example.org",
+            "a@b.example.org",
+            "$(id).example.org",
+            "*.example.org",
         ] {
             assert!(!below.matches(name), "{name}");
         }

@@ -63,13 +63,17 @@ impl Names {
 }
 
 impl NameRule {
-    /// Whether a name is meant: lower-case ASCII, without the dot of the root.
+    /// Whether a name is meant: lower-case ASCII, without the dot of the root. One that no host has is never meant, whatever it
+    /// is below (`a@b.example.org`).
     pub fn names(&self, name: &str) -> bool {
+        let is_label = |label: &str| {
+            !label.is_empty() && label.bytes().all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_'))
+        };
         match self.host.strip_prefix("*.") {
             None => self.host == name,
             Some(above) => {
                 let labels = name.strip_suffix(above).and_then(|labels| labels.strip_suffix('.'));
-                labels.is_some_and(|labels| labels.split('.').all(|label| !label.is_empty()))
+                labels.is_some_and(|labels| labels.split('.').all(is_label))
             }
         }
     }
@@ -170,6 +174,11 @@ mod tests {
             assert!(names.has(name), "{name}");
         }
         for name in ["x.a.org", "a.org", "n.no.c.org", "c.org", ".a.org", "a..a.org", "", "w.a.org."] {
+            assert!(!names.has(name), "{name}");
+        }
+        for name in
+            ["a@b.a.org", "a\\046b.a.org", "$(id).a.org", "a b.a.org", "*.a.org", "W.a.org", "\u{e4}.a.org"]
+        {
             assert!(!names.has(name), "{name}");
         }
     }

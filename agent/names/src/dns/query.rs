@@ -1,6 +1,7 @@
 //! One query, read strictly.
 
 use super::{HEADER, INTERNET, MAX_QUERY, OPT, answer, flag, rcode};
+use crate::host;
 use std::fmt;
 
 /// Most bytes of a name on the wire (RFC 1035 section 2.3.4).
@@ -13,8 +14,9 @@ const OPT_FIXED: usize = 11;
 pub struct Query {
     /// The client's number for it.
     pub id: u16,
-    /// The name, in lower case and without the final dot; the root is `.`. A byte that is no printable ASCII character, and a
-    /// dot or a backslash within a label, is written `\DDD`. No granted name has a backslash, so such a name is never one.
+    /// The name as it is shown and recorded, in lower case and without the final dot; the root is `.`. A byte that is no
+    /// printable ASCII character, and a dot or a backslash within a label, is written `\DDD`. It can be anything, also below a
+    /// name that is granted (`a@b.example.org`): whether it is granted is asked of [`Self::host`].
     pub name: String,
     /// The type.
     pub kind: Kind,
@@ -95,6 +97,11 @@ pub enum Treatment {
 }
 
 impl Query {
+    /// The name, if hosts are called so: letters, digits, hyphens and underscores. No other name is ever granted.
+    pub fn host(&self) -> Option<&str> {
+        host::read(self.name.as_bytes()).is_ok().then_some(self.name.as_str())
+    }
+
     /// What to say if the name is granted. Any other name does not exist, whatever is asked for: that ends the client's
     /// question, while a refusal would send it to another server, or have it wait.
     pub fn treatment(&self) -> Treatment {

@@ -68,6 +68,33 @@ fn a_query_is_read_as_it_was_written() {
 }
 
 #[test]
+fn a_name_that_no_host_has_is_shown_and_never_granted() {
+    let host = |labels: &[&[u8]]| {
+        let mut bytes = query("", TYPE::A, None)[..HEADER].to_vec();
+        for label in labels {
+            bytes.push(label.len() as u8);
+            bytes.extend_from_slice(label);
+        }
+        bytes.extend([0, 0, 1, 0, 1]);
+        let query = read(&bytes).unwrap();
+        (query.name.clone(), query.host().map(str::to_owned))
+    };
+    let name = Some("_a-1.x.example".to_owned());
+    assert_eq!(host(&[b"_A-1", b"x", b"example"]), ("_a-1.x.example".to_owned(), name), "the control");
+    for (label, shown) in [
+        (&b"a@b"[..], "a@b.x.example"),
+        (b"a.b", "a\\046b.x.example"),
+        (b"$(id)", "$(id).x.example"),
+        (b"a b", "a\\032b.x.example"),
+        (b"*", "*.x.example"),
+        (b"\xc3\xa4", "\\195\\164.x.example"),
+    ] {
+        assert_eq!(host(&[label, b"x", b"example"]), (shown.to_owned(), None));
+    }
+    assert_eq!(host(&[]), (".".to_owned(), None));
+}
+
+#[test]
 fn options_of_edns_are_passed_over() {
     let mut with_cookie = query("a.example", TYPE::A, Some(1232));
     let at = with_cookie.len() - 2;
