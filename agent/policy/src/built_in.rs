@@ -1,5 +1,5 @@
 //! What is in the binary: the profiles of known agents, the one that they extend, and sets of hosts. A file of the same name in
-//! a profiles' directory wins.
+//! a profiles' directory wins; one beside the profile that names it does not.
 
 use super::sets;
 use std::path::{Path, PathBuf};

@@ -104,8 +104,9 @@ impl Chain {
         parsed.table
     }
 
-    /// The file that `extends` names: an absolute path, or a name: an installed profile's, else one beside the file. The
-    /// installed one wins, as it does for `--profile`: nobody who writes beside the file puts another in its place.
+    /// The file that `extends` names: an absolute path, or a name: an installed profile's, else one in the binary, else one beside
+    /// the file. The installed one wins, as it does for `--profile`, and both win over one beside: nobody who writes beside the
+    /// file puts another in their place.
     fn parent(&mut self, file: &Path, extends: &Located<String>) -> Option<PathBuf> {
         let Located { value: name, at } = extends;
         Some(match name.as_str() {
@@ -125,20 +126,24 @@ impl Chain {
                     is_there(&installed) && installed != file,
                     is_there(&beside) && beside != file && !built_in::has(file),
                 );
-                match (is_installed, is_beside) {
-                    (true, true) if beside != installed => {
-                        self.notices.push(format!(
-                            "{}:{}: extends: {name:?} is the installed {}, not {}; to extend that, give its absolute path",
-                            at.file.display(),
-                            at.line,
-                            installed.display(),
-                            beside.display()
-                        ));
-                        installed
+                let first = match is_installed {
+                    true => Some((installed, "installed")),
+                    false => built_in::base(name).map(|file| (file, "shipped")),
+                };
+                match first {
+                    Some((first, what)) => {
+                        if is_beside && beside != first {
+                            self.notices.push(format!(
+                                "{}:{}: extends: {name:?} is the {what} {}, not {}; to extend that, give its absolute path",
+                                at.file.display(),
+                                at.line,
+                                first.display(),
+                                beside.display()
+                            ));
+                        }
+                        first
                     }
-                    (true, _) => installed,
-                    (false, true) => beside,
-                    (false, false) => built_in::base(name).unwrap_or(beside),
+                    None => beside,
                 }
             }
             _ => {

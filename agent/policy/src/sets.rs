@@ -1,7 +1,7 @@
 //! Sets of hosts, by what they are for: `set:NAME` in `net` stands for the hosts of one.
 //!
-//! A set is a file `sets/NAME.toml` in the directory of the host's profiles, or beside the profile that names it; those that ship
-//! are in the binary. It has hosts only, each with the reason that it is there for.
+//! A set is a file `sets/NAME.toml` in the directory of the host's profiles, one that ships and is in the binary, or a file
+//! beside the profile that names it: the first of these. It has hosts only, each with the reason that it is there for.
 
 use super::{
     Rule, built_in,
@@ -122,13 +122,14 @@ impl Sets {
         hosts
     }
 
-    /// The host's file wins over one beside the profile, and a file over a set in the binary, as for profiles.
+    /// The host's file wins, and a set in the binary over one beside the profile: an agent that works in the profile's directory
+    /// could put one there that was not there before, which nothing protects.
     fn find(&self, profile: &Path, name: &str) -> Option<PathBuf> {
         let file = format!("{DIR}/{name}.toml");
-        let beside = (!built_in::has(profile)).then(|| profile.with_file_name(&file));
-        let installed = self.installed.join(&file);
         let is_there = |path: &PathBuf| path.is_absolute() && path.symlink_metadata().is_ok();
-        [Some(installed), beside].into_iter().flatten().find(is_there).or_else(|| built_in::set(name))
+        let installed = Some(self.installed.join(&file)).filter(is_there);
+        let beside = || (!built_in::has(profile)).then(|| profile.with_file_name(&file)).filter(is_there);
+        installed.or_else(|| built_in::set(name)).or_else(beside)
     }
 
     fn read_file(&mut self, file: &Path, from: &Rule) -> Vec<Rule> {

@@ -132,6 +132,20 @@ fn a_name_is_the_installed_profile_s_before_that_of_a_file_beside() {
     assert_eq!(profile.sources.len(), 2);
 }
 
+/// What an agent puts beside a profile that is not protected, because it was not there before, changes nothing.
+#[test]
+fn a_file_beside_takes_no_shipped_profile_s_place() {
+    let files = Files::new();
+    files.write("own/p.toml", "extends = \"coder\"\n");
+    let shipped = files.loaded("own/p.toml");
+    files.write("own/coder.toml", BASE);
+    let profile = files.loaded("own/p.toml");
+    assert_eq!((&profile.rules, &profile.denials), (&shipped.rules, &shipped.denials));
+    assert!(profile.notices.iter().any(|n| n.contains("shipped") && n.contains("own/coder.toml")));
+    files.write("installed/coder.toml", BASE);
+    assert_ne!(files.loaded("own/p.toml").rules, shipped.rules, "the host's own file does");
+}
+
 #[test]
 fn a_home_is_that_of_who_runs_the_command() {
     let files = Files::new();

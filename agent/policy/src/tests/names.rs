@@ -417,10 +417,6 @@ fn a_set_of_ones_own_is_beside_the_profile_and_part_of_its_sources() {
     let files: Vec<_> =
         profile.sources.iter().filter_map(|source| source.file.file_name()?.to_str()).collect();
     assert_eq!(files, ["p.toml", "mine.toml"]);
-    // A file wins over a set in the binary.
-    write("registries.toml", "[hosts]\n\"mirror.example:443\" = \"the company's mirror\"\n");
-    let profile = lab.load(&net(&["set:registries"], &[])).unwrap_or_else(|e| panic!("{e}"));
-    assert_eq!(profile.rules.net.listed().len(), 1);
     for (text, expected) in [
         ("[hosts]\n\"10.0.0.1\" = \"an address\"\n", "is no host name"),
         ("[hosts]\n\"unix:/x\" = \"a socket\"\n", "is no host name"),
@@ -442,6 +438,52 @@ fn a_set_of_ones_own_is_beside_the_profile_and_part_of_its_sources() {
     fs::remove_file(sets.join("bad.toml")).unwrap();
     let errors = lab.load(&net(&["set:bad"], &[])).unwrap_err();
     assert!(matches!(errors.0[..], [Problem { what: Wrong::NoSet { .. }, .. }]), "{errors}");
+}
+
+/// What an agent puts beside a profile that is not protected, because it was not there before, changes nothing.
+#[test]
+fn a_file_beside_the_profile_takes_no_shipped_set_s_place() {
+    let dir = tempfile::tempdir().unwrap();
+    let write = |file: &str, text: &str| {
+        let file = dir.path().join(file);
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        fs::write(file, text).unwrap();
+    };
+    let dirs = Dirs { system: dir.path().join("installed"), user: None };
+    let hosts = || {
+        let file = dir.path().join("own/p.toml");
+        let profile = load(file.to_str().unwrap(), &dirs).unwrap_or_else(|e| panic!("{e}"));
+        profile.rules.net.listed().iter().map(|rule| rule.text.clone()).collect::<Vec<_>>()
+    };
+    write("own/p.toml", &net(&["set:registries"], &[]));
+    let shipped = hosts();
+    assert!(shipped.contains(&"registry.npmjs.org:443".to_owned()), "{shipped:?}");
+    write("own/sets/registries.toml", "[hosts]\n\"evil.example:443\" = \"an agent's own\"\n");
+    assert_eq!(hosts(), shipped);
+    write("installed/sets/registries.toml", "[hosts]\n\"mirror.example:443\" = \"the company's mirror\"\n");
+    assert_eq!(hosts(), ["mirror.example:443"], "the host's own file does");
+}
+
+/// A set's file cannot be written, nor another put in its place by way of its directory, whatever is granted there.
+#[test]
+fn a_set_beside_the_profile_is_protected_as_the_profile_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let sets = dir.path().join("sets");
+    fs::create_dir(&sets).unwrap();
+    fs::write(sets.join("mine.toml"), "[hosts]\n\"b.example\" = \"a test\"\n").unwrap();
+    let file = dir.path().join("p.toml");
+    let grant = format!("net = {{ only = [\"set:mine\"] }}\nfs_write = {{ only = [{:?}] }}", dir.path());
+    fs::write(&file, toml(&grant, "", "none")).unwrap();
+    let profile = load(file.to_str().unwrap(), &Dirs::system()).unwrap_or_else(|e| panic!("{e}"));
+    let context = CompileContext::new(std::path::Path::new("/"), None);
+    let policy = profile.compile(&context).unwrap_or_else(|e| panic!("{e}"));
+    let decider = Decider::new(&policy);
+    let writable = |path: &std::path::Path| {
+        use std::os::unix::ffi::OsStrExt;
+        decider.path(ringfence_common::policy::axis::WRITE, path.as_os_str().as_bytes()).allowed()
+    };
+    assert!(writable(&dir.path().join("other")) && writable(&sets.join("other.toml")), "the control");
+    assert!(!writable(&sets.join("mine.toml")) && !writable(&file));
 }
 
 #[test]
