@@ -38,6 +38,17 @@ pub enum HostPattern {
 }
 
 impl HostPattern {
+    /// Reads what a deny may have: as a grant, or a wildcard below a public suffix, which takes away and opens nothing.
+    ///
+    /// # Errors
+    /// [`HostError`], never [`HostError::Suffix`].
+    pub(crate) fn denied(text: &str) -> Result<Self, HostError> {
+        match text.strip_prefix("*.") {
+            Some(host) => name(host).map(Self::Below),
+            None => name(text).map(Self::Exact),
+        }
+    }
+
     /// Whether a name is meant: without the dot of the root, in ASCII, in any case. An address never is, nor what no host has
     /// for a name (`a@b.example.org`).
     pub fn matches(&self, name: &str) -> bool {
@@ -96,15 +107,9 @@ impl FromStr for HostPattern {
     type Err = HostError;
 
     fn from_str(text: &str) -> Result<Self, HostError> {
-        match text.strip_prefix("*.") {
-            Some(host) => {
-                let host = name(host)?;
-                if is_public_suffix(&host) {
-                    return Err(HostError::Suffix(host));
-                }
-                Ok(Self::Below(host))
-            }
-            None => name(text).map(Self::Exact),
+        match Self::denied(text)? {
+            Self::Below(host) if is_public_suffix(&host) => Err(HostError::Suffix(host)),
+            pattern => Ok(pattern),
         }
     }
 }
@@ -262,6 +267,7 @@ mod tests {
             "*.公司.cn",
         ] {
             assert!(matches!(text.parse::<HostPattern>(), Err(HostError::Suffix(_))), "{text}");
+            assert!(matches!(HostPattern::denied(text), Ok(HostPattern::Below(_))), "{text} can be denied");
         }
         for text in ["*.pypi.org", "*.me.github.io", "*.team.internal", "*.www.ck", "*.a.b.kawasaki.jp"] {
             assert!(text.parse::<HostPattern>().is_ok(), "{text}");
@@ -271,6 +277,7 @@ mod tests {
             let error = text.parse::<HostPattern>().unwrap_err();
             let expected = if text == "*." { HostError::Unknown } else { HostError::Star };
             assert_eq!(error, expected, "{text}");
+            assert_eq!(HostPattern::denied(text), Err(expected), "{text}");
         }
     }
 

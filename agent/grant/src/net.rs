@@ -78,6 +78,15 @@ pub enum NetEntry {
 }
 
 impl NetEntry {
+    /// Reads an entry of a deny, which may have a wildcard below a public suffix (`*.example` is every name there): it opens
+    /// nothing.
+    ///
+    /// # Errors
+    /// [`NetError`]: it is no entry.
+    pub fn denied(text: &str) -> Result<Self, NetError> {
+        read(text, HostPattern::denied)
+    }
+
     /// Whether an address and port are meant.
     pub fn has(&self, addr: IpAddr, at: u16) -> bool {
         matches!(self, Self::Inet { net, port } if port.is_none_or(|p| p == at) && net.contains(&addr.to_canonical()))
@@ -149,68 +158,73 @@ impl FromStr for NetEntry {
     type Err = NetError;
 
     fn from_str(text: &str) -> Result<Self, NetError> {
-        if text.is_empty() {
-            return Err(NetError::Empty);
-        }
-        if let Some(socket) = text.strip_prefix("unix:") {
-            return match socket.strip_prefix('@') {
-                Some(name)
-                    if name.is_empty() || name.len() > MAX_ABSTRACT || name.chars().any(char::is_control) =>
-                {
-                    Err(NetError::Abstract)
-                }
-                Some(name) => Ok(Self::Abstract(name.to_owned())),
-                None => socket.parse().map(Self::Unix).map_err(NetError::Unix),
-            };
-        }
-        if text.contains("://") {
-            return Err(NetError::Url);
-        }
-        if text.starts_with("set:") {
-            return Err(NetError::Set);
-        }
-        if let Some(uninspected) = text.strip_prefix("tcp:") {
-            return match uninspected.parse()? {
-                Self::Host { host, port: Some(at), tcp: false } => {
-                    Ok(Self::Host { host, port: Some(at), tcp: true })
-                }
-                Self::Host { port: None, .. } => Err(NetError::TcpPort),
-                _ => Err(NetError::TcpAddress),
-            };
-        }
-        if let Some(bracketed) = text.strip_prefix('[') {
-            let (inside, after) = bracketed.split_once(']').ok_or(UNKNOWN)?;
-            let (addr, prefix) = match inside.split_once('/') {
-                Some((addr, prefix)) => (addr, Some(prefix)),
-                None => (inside, None),
-            };
-            let addr: Ipv6Addr = addr.parse().map_err(|_| UNKNOWN)?;
-            let port = match after {
-                "" => None,
-                _ => Some(port(after.strip_prefix(':').ok_or(UNKNOWN)?)?),
-            };
-            return Ok(Self::Inet { net: inet(addr.into(), prefix)?, port });
-        }
-        if let Some((addr, rest)) = text.split_once('/') {
-            let addr: IpAddr = addr.parse().map_err(|_| UNKNOWN)?;
-            let (prefix, port) = match rest.split_once(':') {
-                Some((prefix, at)) => (prefix, Some(port(at)?)),
-                None => (rest, None),
-            };
-            return Ok(Self::Inet { net: inet(addr, Some(prefix))?, port });
-        }
-        if let Ok(addr) = text.parse::<IpAddr>() {
-            return Ok(Self::Inet { net: inet(addr, None)?, port: None });
-        }
-        let (host, port) = match text.rsplit_once(':') {
-            Some((host, at)) if !host.contains(':') => (host, Some(port(at)?)),
-            Some(_) => return Err(UNKNOWN),
-            None => (text, None),
+        read(text, HostPattern::from_str)
+    }
+}
+
+/// An entry whose host is read by `host_of`.
+fn read(text: &str, host_of: fn(&str) -> Result<HostPattern, HostError>) -> Result<NetEntry, NetError> {
+    if text.is_empty() {
+        return Err(NetError::Empty);
+    }
+    if let Some(socket) = text.strip_prefix("unix:") {
+        return match socket.strip_prefix('@') {
+            Some(name)
+                if name.is_empty() || name.len() > MAX_ABSTRACT || name.chars().any(char::is_control) =>
+            {
+                Err(NetError::Abstract)
+            }
+            Some(name) => Ok(NetEntry::Abstract(name.to_owned())),
+            None => socket.parse().map(NetEntry::Unix).map_err(NetError::Unix),
         };
-        match host.parse::<IpAddr>() {
-            Ok(addr) => Ok(Self::Inet { net: inet(addr, None)?, port }),
-            Err(_) => Ok(Self::Host { host: host.parse().map_err(NetError::Host)?, port, tcp: false }),
-        }
+    }
+    if text.contains("://") {
+        return Err(NetError::Url);
+    }
+    if text.starts_with("set:") {
+        return Err(NetError::Set);
+    }
+    if let Some(uninspected) = text.strip_prefix("tcp:") {
+        return match read(uninspected, host_of)? {
+            NetEntry::Host { host, port: Some(at), tcp: false } => {
+                Ok(NetEntry::Host { host, port: Some(at), tcp: true })
+            }
+            NetEntry::Host { port: None, .. } => Err(NetError::TcpPort),
+            _ => Err(NetError::TcpAddress),
+        };
+    }
+    if let Some(bracketed) = text.strip_prefix('[') {
+        let (inside, after) = bracketed.split_once(']').ok_or(UNKNOWN)?;
+        let (addr, prefix) = match inside.split_once('/') {
+            Some((addr, prefix)) => (addr, Some(prefix)),
+            None => (inside, None),
+        };
+        let addr: Ipv6Addr = addr.parse().map_err(|_| UNKNOWN)?;
+        let port = match after {
+            "" => None,
+            _ => Some(port(after.strip_prefix(':').ok_or(UNKNOWN)?)?),
+        };
+        return Ok(NetEntry::Inet { net: inet(addr.into(), prefix)?, port });
+    }
+    if let Some((addr, rest)) = text.split_once('/') {
+        let addr: IpAddr = addr.parse().map_err(|_| UNKNOWN)?;
+        let (prefix, port) = match rest.split_once(':') {
+            Some((prefix, at)) => (prefix, Some(port(at)?)),
+            None => (rest, None),
+        };
+        return Ok(NetEntry::Inet { net: inet(addr, Some(prefix))?, port });
+    }
+    if let Ok(addr) = text.parse::<IpAddr>() {
+        return Ok(NetEntry::Inet { net: inet(addr, None)?, port: None });
+    }
+    let (host, port) = match text.rsplit_once(':') {
+        Some((host, at)) if !host.contains(':') => (host, Some(port(at)?)),
+        Some(_) => return Err(UNKNOWN),
+        None => (text, None),
+    };
+    match host.parse::<IpAddr>() {
+        Ok(addr) => Ok(NetEntry::Inet { net: inet(addr, None)?, port }),
+        Err(_) => Ok(NetEntry::Host { host: host_of(host).map_err(NetError::Host)?, port, tcp: false }),
     }
 }
 

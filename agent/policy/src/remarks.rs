@@ -1,4 +1,5 @@
-//! What is odd about a valid profile: denies that can never match, paths that do not exist.
+//! What is odd about a valid profile: denies that can never match or leave something out, nameservers that an entry opens, paths
+//! that do not exist.
 
 use super::{
     AxisRules, Profile, Rule,
@@ -8,14 +9,17 @@ use super::{
     resolve::Resolver,
 };
 use ringfence_common::policy::axis::{EXEC, READ, UNIX, WRITE};
-use ringfence_grant::{Denied, NetEntry, PathEntry};
+use ringfence_grant::{Denied, HostPattern, NetEntry, PathEntry};
 use ringfence_wire::egress::NameOptions;
 use std::path::Path;
+
+/// The port of nameservers.
+const DNS: u16 = 53;
 
 /// Remarks on a profile, each with its line.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Remarks {
-    /// Denies without effect, and names that a deny leaves out.
+    /// Denies without effect, names that a deny leaves out, and entries that grant more than they seem to.
     pub denies: Vec<String>,
     /// Paths that do not exist on this host: many, if a profile is made for many hosts.
     pub missing: Vec<String>,
@@ -41,6 +45,13 @@ pub fn remarks(profile: &Profile, policy: &CompiledPolicy, root: &Path, workdir:
             .extend(denied.iter().filter_map(|rule| Some(noted(rule, &spared(rule, granted, workdir)?))));
     }
     all.denies.extend(deny.net.iter().filter_map(|rule| Some(noted(rule, idle_host(rule, &grant.net)?))));
+    all.denies.extend(
+        deny.net.iter().filter_map(|rule| Some(noted(rule, &leaves_below(rule, &grant.net, &deny.net)?))),
+    );
+    if !policy.names.is_empty() {
+        all.denies
+            .extend(grant.net.listed().iter().filter_map(|rule| Some(noted(rule, opens_nameserver(rule)?))));
+    }
     if policy.names.is_empty() && profile.net_options != NameOptions::default() {
         all.denies.push(format!("{}: [net]: it has no effect: no name is granted", profile.file.display()));
     }
@@ -94,6 +105,46 @@ fn idle_host(rule: &Rule, granted: &AxisRules) -> Option<&'static str> {
     };
     let is_idle = !granted.listed().iter().any(overlaps);
     is_idle.then_some("it can never match: no such name is granted, and an address that is granted is reached whatever it is called")
+}
+
+/// The names below a denied one that a wildcard grants all the same, if there are any.
+fn leaves_below(rule: &Rule, granted: &AxisRules, denied: &[Rule]) -> Option<String> {
+    let NetEntry::Host { host: HostPattern::Exact(name), port, .. } = net_entry(rule)? else { return None };
+    let below = HostPattern::Below(name);
+    let grants_some = |grant: &Rule| match net_entry(grant) {
+        Some(NetEntry::Host { host: of @ HostPattern::Below(_), port: at, .. }) => {
+            of.meet(&below).is_some() && (at.is_none() || port.is_none() || at == port)
+        }
+        _ => false,
+    };
+    let denies_all = |deny: &Rule| match net_entry(deny) {
+        Some(NetEntry::Host { host: of, port: at, .. }) => {
+            of.meet(&below).as_ref() == Some(&below) && (at.is_none() || at == port)
+        }
+        _ => false,
+    };
+    let port = port.map(|port| format!(":{port}")).unwrap_or_default();
+    (granted.listed().iter().any(grants_some) && !denied.iter().any(denies_all)).then(|| {
+        format!(
+            "it denies this one name; names below it are granted still: add \"{below}{port}\" to deny them"
+        )
+    })
+}
+
+/// What is open where addresses are granted at the port of nameservers, beside names.
+fn opens_nameserver(rule: &Rule) -> Option<&'static str> {
+    let NetEntry::Inet { port, .. } = net_entry(rule)? else { return None };
+    match port {
+        None => Some(
+            "beside names: it has port 53, too. A nameserver there can be asked for any name, and what is asked can carry data \
+             out; give the port that is meant (`:443`)",
+        ),
+        Some(DNS) => Some(
+            "beside names: nameservers there are asked directly, for any name, and give real addresses, which are not granted by \
+             the names; what is asked can carry data out",
+        ),
+        Some(_) => None,
+    }
 }
 
 /// Why a deny changes nothing, if it does not.

@@ -8,6 +8,9 @@ pub const WORKDIR: &str = "${WORKDIR}";
 /// Stands for the home directory at the beginning of a path.
 pub(crate) const HOME: &str = "${HOME}";
 
+/// The key of denies of the net axis.
+pub(crate) const DENY_NET: &str = "deny.net";
+
 /// One rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rule {
@@ -67,13 +70,14 @@ impl Rule {
         self.expand(&self.text, workdir)?.parse().map_err(RuleError::Entry)
     }
 
-    /// As a net entry.
+    /// As a net entry: of a deny, if it stands in one, which can have more.
     pub fn net(&self, workdir: Option<&Path>) -> Result<NetEntry, RuleError<NetError>> {
         let text = match self.text.strip_prefix("unix:") {
             Some(path) => format!("unix:{}", self.expand(path, workdir)?),
             None => self.text.clone(),
         };
-        text.parse().map_err(RuleError::Entry)
+        let entry = if self.key == DENY_NET { NetEntry::denied(&text) } else { text.parse() };
+        entry.map_err(RuleError::Entry)
     }
 }
 

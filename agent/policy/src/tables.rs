@@ -10,7 +10,7 @@ use super::{
     kit::KitTable,
     parse::Parser,
     problem::At,
-    rule::Listed,
+    rule::{DENY_NET, Listed},
     schema::{
         AxisScope, Calls, Denied, DeniedExecText, DeniedPathText, ExecText, Generations, NetText, PathText,
         SizeText,
@@ -228,7 +228,7 @@ impl DenyTable {
         let fs_write =
             keys.get("fs_write", |p, _, v| p.denied("deny.fs_write", v, Parser::check_denied_path));
         let exec = keys.get("exec", |p, _, v| p.denied("deny.exec", v, Parser::check_denied_exec));
-        let net = keys.get("net", |p, _, v| p.denied("deny.net", v, Parser::check_net_item));
+        let net = keys.get("net", |p, _, v| p.denied(DENY_NET, v, Parser::check_net_item));
         Self {
             fs_read: Listed::over(fs_read, parent.fs_read),
             fs_write: Listed::over(fs_write, parent.fs_write),
