@@ -6,6 +6,7 @@ mod extend;
 mod fixed;
 mod names;
 mod pattern_properties;
+mod sets;
 
 use crate::{compiled::CompiledPolicy, *};
 use std::{
