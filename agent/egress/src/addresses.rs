@@ -1,44 +1,117 @@
 //! Which addresses a granted name may lead to.
 
 use crate::refusal::Refusal;
-use ringfence_names::address::{Blocked, screen};
+use ringfence_names::address::{Blocked, carried_v4, is_within, screen};
 use ringfence_wire::egress::{AddressRule, EgressCause, Names};
-use std::net::IpAddr;
+use std::{collections::HashSet, io, net::IpAddr};
 
-/// Whether a name may lead there: the address to dial. A deny holds for every address; one that is not public has to be granted
-/// as an address.
-pub(crate) fn may_dial(names: &Names, addr: IpAddr, port: u16) -> Result<IpAddr, Refusal> {
+/// An address that a name leads to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Found {
+    pub(crate) addr: IpAddr,
+    /// It is one of this host's own.
+    pub(crate) is_own: bool,
+}
+
+/// Why an address is not dialled.
+#[derive(Debug)]
+pub(crate) struct Not {
+    pub(crate) refusal: Refusal,
+    /// Nor in audit mode: the container has no way to it but this worker.
+    pub(crate) is_never: bool,
+}
+
+impl From<Refusal> for Not {
+    fn from(refusal: Refusal) -> Self {
+        Self { refusal, is_never: false }
+    }
+}
+
+/// Whether a name may lead there: the address to dial. A deny holds for every address, and for the IPv4 address that one carries.
+/// One that is not public, or the host's own, has to be granted as an address.
+///
+/// `host_network`: the container is in the worker's network namespace. If it is not, then what it calls loopback is its own, and a
+/// grant of that says nothing about the host's: no name leads to the host itself.
+pub(crate) fn may_dial(names: &Names, host_network: bool, found: Found, port: u16) -> Result<IpAddr, Not> {
     let at_port = |allow| {
         let is_one = move |rule: &&AddressRule| rule.allow == allow && rule.port.is_none_or(|of| of == port);
         names.addresses.iter().filter(is_one)
     };
-    let screened = screen(addr);
+    let screened = screen(found.addr);
     let (Ok(dialled) | Err(Blocked { addr: dialled, .. })) = screened;
-    if let Some(deny) = at_port(false).find(|deny| deny.net.contains(&dialled)) {
+    if let Some(deny) = at_port(false).find(|deny| is_within(deny.net, dialled)) {
         let reason = format!("it leads to {dialled}, and the profile denies {}", deny.net);
-        return Err(Refusal::new(EgressCause::Denied, &reason));
+        return Err(Refusal::new(EgressCause::Denied, &reason).into());
+    }
+    let not_public = |reason: &str| Refusal::new(EgressCause::NotPublic, reason);
+    if !host_network && (found.is_own || is_of_host_alone(dialled)) {
+        let reason = format!(
+            "it leads to {dialled}, which is the host itself: the container has a network of its own"
+        );
+        return Err(Not { refusal: not_public(&reason), is_never: true });
     }
     match screened {
-        Err(blocked) if !at_port(true).any(|allow| blocked.is_named_by(allow.net)) => Err(Refusal::new(
-            EgressCause::NotPublic,
-            &format!("it leads to an address that is not public: {blocked}"),
-        )),
+        Err(blocked) if !at_port(true).any(|allow| blocked.is_named_by(allow.net)) => {
+            Err(not_public(&format!("it leads to an address that is not public: {blocked}")).into())
+        }
+        Ok(_) if found.is_own && !at_port(true).any(|allow| allow.net.contains(&dialled)) => {
+            Err(not_public(&format!("it leads to {dialled}, which is an address of this host")).into())
+        }
         _ => Ok(dialled),
     }
+}
+
+/// Whether an address is another one's in every network namespace: loopback, unspecified, link-local.
+fn is_of_host_alone(addr: IpAddr) -> bool {
+    match carried_v4(addr).map_or(addr, IpAddr::V4) {
+        IpAddr::V4(v4) => v4.is_loopback() || v4.octets()[0] == 0 || v4.is_link_local(),
+        IpAddr::V6(v6) => v6.is_loopback() || v6.is_unspecified() || v6.is_unicast_link_local(),
+    }
+}
+
+/// Says of each address whether it is this host's own.
+///
+/// # Errors
+/// The kernel does not say which those are.
+pub(crate) fn found(addrs: Vec<IpAddr>) -> io::Result<Vec<Found>> {
+    let own: HashSet<IpAddr> = nix::ifaddrs::getifaddrs()?
+        .filter_map(|interface| {
+            let address = interface.address?;
+            let v4 = address.as_sockaddr_in().map(|v4| IpAddr::V4(v4.ip()));
+            v4.or_else(|| address.as_sockaddr_in6().map(|v6| IpAddr::V6(v6.ip())))
+        })
+        .collect();
+    Ok(addrs.into_iter().map(|addr| Found { addr, is_own: own.contains(&addr.to_canonical()) }).collect())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn judged(rules: &[(&str, Option<u16>, bool)], addr: &str) -> Result<String, EgressCause> {
+    type Rules<'a> = &'a [(&'a str, Option<u16>, bool)];
+
+    fn judge(
+        rules: Rules<'_>,
+        host_network: bool,
+        addr: &str,
+        is_own: bool,
+    ) -> Result<String, (EgressCause, bool)> {
         let rule = |(net, port, allow): &(&str, Option<u16>, bool)| AddressRule {
             net: net.parse().unwrap(),
             port: *port,
             allow: *allow,
         };
         let names = Names { addresses: rules.iter().map(rule).collect(), ..Names::default() };
-        may_dial(&names, addr.parse().unwrap(), 443).map(|addr| addr.to_string()).map_err(|no| no.cause)
+        may_dial(&names, host_network, Found { addr: addr.parse().unwrap(), is_own }, 443)
+            .map(|addr| addr.to_string())
+            .map_err(|not| (not.refusal.cause, not.is_never))
+    }
+
+    fn judged(rules: Rules<'_>, addr: &str) -> Result<String, EgressCause> {
+        judge(rules, true, addr, false).map_err(|(cause, is_never)| {
+            assert!(!is_never);
+            cause
+        })
     }
 
     #[test]
@@ -58,13 +131,52 @@ mod tests {
     }
 
     #[test]
-    fn a_deny_holds_for_every_address() {
+    fn a_deny_holds_for_every_address_and_for_one_that_is_carried() {
         let rules =
             [("10.0.0.0/8", None, true), ("10.1.0.0/16", None, false), ("93.184.216.0/24", Some(443), false)];
         assert_eq!(judged(&rules, "10.1.2.3"), Err(EgressCause::Denied));
         assert_eq!(judged(&rules, "10.2.2.3"), Ok("10.2.2.3".into()));
         assert_eq!(judged(&rules, "::ffff:93.184.216.34"), Err(EgressCause::Denied));
+        assert_eq!(judged(&rules, "64:ff9b::5db8:d822"), Err(EgressCause::Denied), "by NAT64");
+        assert_eq!(judged(&rules, "64:ff9b::5db8:d722"), Ok("64:ff9b::5db8:d722".into()), "the control");
         let other_port = [("93.184.216.0/24", Some(80), false)];
         assert_eq!(judged(&other_port, "93.184.216.34"), Ok("93.184.216.34".into()));
+    }
+
+    #[test]
+    fn nothing_leads_to_the_host_itself_from_a_network_of_its_own() {
+        let all = [
+            ("127.0.0.0/8", None, true),
+            ("169.254.0.0/16", None, true),
+            ("10.0.0.0/8", None, true),
+            ("::1/128", None, true),
+            ("fe80::/10", None, true),
+            ("0.0.0.0/8", None, true),
+        ];
+        let never = Err((EgressCause::NotPublic, true));
+        for addr in
+            ["127.0.0.1", "127.9.9.9", "0.0.0.0", "169.254.169.254", "::1", "::ffff:127.0.0.1", "fe80::1"]
+        {
+            assert_eq!(judge(&all, false, addr, false), never, "{addr}");
+        }
+        assert!(judge(&all, true, "127.0.0.1", true).is_ok(), "the control: its loopback is the host's");
+        assert!(judge(&all, true, "169.254.169.254", false).is_ok());
+        assert_eq!(judge(&all, false, "10.0.0.1", true), never, "an address of the host");
+        assert_eq!(judge(&[], false, "93.184.216.34", true), never);
+        assert!(judge(&all, false, "10.0.0.2", false).is_ok(), "a neighbour that is granted");
+    }
+
+    #[test]
+    fn the_host_has_to_be_granted_as_an_address_also_where_that_is_public() {
+        assert_eq!(judge(&[], true, "93.184.216.34", true), Err((EgressCause::NotPublic, false)));
+        assert!(judge(&[("93.184.216.34/32", Some(443), true)], true, "93.184.216.34", true).is_ok());
+        assert!(judge(&[("93.184.216.34/32", Some(80), true)], true, "93.184.216.34", true).is_err());
+    }
+
+    #[test]
+    fn the_host_knows_its_own_addresses() {
+        let addr = |text: &str| text.parse::<IpAddr>().unwrap();
+        let said = found(vec![addr("127.0.0.1"), addr("::ffff:127.0.0.1"), addr("192.0.2.77")]).unwrap();
+        assert_eq!(said.iter().map(|found| found.is_own).collect::<Vec<_>>(), [true, true, false]);
     }
 }

@@ -10,10 +10,10 @@
 
 use crate::{
     dial::{self, NoServer, Server},
-    flow::Seen,
-    pass::{Allowance, Check, Cut, Pass},
+    held::Held,
+    pass::{Check, Cut, Pass, Terms},
     refusal::{Refusal, reset},
-    worker::{Policy, Worker},
+    worker::{Passing, Policy, Worker},
 };
 use ringfence_base::clock::now_micros;
 use ringfence_names::{
@@ -26,7 +26,6 @@ use ringfence_wire::egress::{EgressCause, EgressOutcome, EgressRecord, Flow, Nam
 use rustix::net::sockopt;
 use std::{
     cell::{Cell, RefCell},
-    io,
     net::{IpAddr, Ipv4Addr, SocketAddr},
     rc::Rc,
     time::{Duration, Instant},
@@ -52,30 +51,41 @@ struct Connection<'a> {
     at: i64,
     rule: Cell<Option<u32>>,
     tls: Cell<bool>,
+    /// What its first byte begins, once that was taken of the client.
+    opening: Cell<Option<Opening>>,
     dialled: Cell<Option<SocketAddr>>,
     sent: Cell<u64>,
     received: Cell<u64>,
     /// Of audit mode: the first reason to refuse it.
-    would_deny: RefCell<Option<Refusal>>,
+    would_deny: Rc<RefCell<Option<Refusal>>>,
 }
 
 /// What is known of a client before there is a server.
-struct Head {
+struct Head<'a> {
     check: Check,
-    /// Of what waits at the client, so many bytes may go on, and so many were looked at.
+    /// What the client said, judged.
+    held: Held<'a>,
+    /// Of that, so many bytes may go on.
     approved: usize,
-    looked: usize,
     /// What came behind what may go on.
     found: Option<Refusal>,
+    /// Its ClientHello has an encrypted one in it.
+    ech: bool,
+}
+
+/// What was made of what a client says first.
+struct Judged {
+    check: Check,
+    approved: usize,
+    found: Option<Refusal>,
+    ech: bool,
 }
 
 /// A connection that may go on.
-struct Opened {
+struct Opened<'a> {
     server: TcpStream,
-    address: SocketAddr,
-    head: Head,
-    /// The entry of the profile that granted it.
-    host: String,
+    passing: Passing,
+    head: Head<'a>,
 }
 
 /// Serves a connection until it is over.
@@ -107,10 +117,11 @@ pub(crate) async fn serve(worker: Rc<Worker>, client: TcpStream, from: SocketAdd
         at,
         rule: Cell::new(None),
         tls: Cell::new(false),
+        opening: Cell::new(None),
         dialled: Cell::new(None),
         sent: Cell::new(0),
         received: Cell::new(0),
-        would_deny: RefCell::new(None),
+        would_deny: Rc::default(),
     };
     if !is_known {
         let reason =
@@ -143,35 +154,38 @@ pub(crate) fn full(worker: &Worker) {
     worker.records.push(now_micros(), None, record);
 }
 
-impl Connection<'_> {
+impl<'a> Connection<'a> {
     /// Everything until bytes may go both ways.
     ///
     /// # Errors
     /// Why they may not.
-    async fn open(&self, client: &TcpStream) -> Result<Opened, Refusal> {
+    async fn open(&self, client: &TcpStream) -> Result<Opened<'a>, Refusal> {
         let policy = self.worker.policy();
         let judged = self.judge(&policy)?;
-        let head = match judged {
-            Some(rule) if rule.tcp => Head::unseen(),
-            _ => self.head(client, &policy).await?,
+        let tcp = judged.is_some_and(|rule| rule.tcp);
+        let head = match tcp {
+            true => Head::unseen(Held::new(&self.worker.places)),
+            false => self.head(client, &policy).await?,
         };
-        let host = judged.map_or_else(|| self.name.clone(), |rule| rule.host.clone());
         let reached = dial::reach(self.worker, &policy, &self.name, self.flow.port).await;
-        let Server { stream, address, would_deny } = reached.map_err(|NoServer { refusal, address }| {
-            self.dialled.set(address);
-            refusal
-        })?;
+        let Server { stream, address, is_own, would_deny } =
+            reached.map_err(|NoServer { refusal, address }| {
+                self.dialled.set(address);
+                refusal
+            })?;
         self.dialled.set(Some(address));
         if let Some(refusal) = would_deny {
             self.keep(refusal);
         }
+        let (name, port, would_deny) = (self.name.clone(), self.flow.port, Rc::clone(&self.would_deny));
+        let passing = Passing { name, port, address, is_own, tcp, ech: head.ech, would_deny };
         // Another policy may be in force by now.
         let policy = self.worker.policy();
         self.judge(&policy)?;
         if !policy.audit {
-            policy.judge_address(address)?;
+            policy.judge_passing(&passing)?;
         }
-        Ok(Opened { server: stream, address, head, host })
+        Ok(Opened { server: stream, passing, head })
     }
 
     /// The rule that grants it; of audit mode, there may be none.
@@ -198,67 +212,90 @@ impl Connection<'_> {
     }
 
     /// What the client says first.
-    async fn head(&self, client: &TcpStream, policy: &Policy) -> Result<Head, Refusal> {
+    async fn head(&self, client: &TcpStream, policy: &Policy) -> Result<Head<'a>, Refusal> {
         let patience = if policy.audit { FIRST_BYTE_OF_AUDIT } else { FIRST_BYTE };
-        let mover = &self.worker.mover;
-        let first = timeout(patience, mover.look(client, 0, |bytes| bytes.first().copied())).await;
         let not_tls = |reason: &str| Refusal::new(EgressCause::NotTls, reason);
-        let first = match first {
-            Ok(Ok(Seen::Bytes(Some(byte)))) => opening(byte),
-            Ok(Ok(_)) => return Err(not_tls("the client closed the connection without a word")),
-            Ok(Err(error)) => return Err(not_tls(&format!("the client is gone: {error}"))),
-            Err(_) => {
-                let reason = format!("the client said nothing within {} s", patience.as_secs());
-                return self.unless_audit(policy, not_tls(&reason)).map(|()| Head::unseen());
-            }
-        };
+        let mut held = Held::new(&self.worker.places);
+        if timeout(patience, client.readable()).await.is_err() {
+            let reason = format!("the client said nothing within {} s", patience.as_secs());
+            return self.unless_audit(policy, not_tls(&reason)).map(|()| Head::unseen(held));
+        }
+        if timeout(HEAD, held.take_place()).await.is_err() {
+            let reason = "too many connections of the container are waiting to be looked at";
+            return Err(Refusal::new(EgressCause::Full, reason));
+        }
         let reading = async {
+            match self.worker.mover.hold(client, &mut held).await {
+                Ok(0) => return Err(not_tls("the client closed the connection without a word")),
+                Ok(_) => {}
+                Err(error) => return Err(not_tls(&format!("the client is gone: {error}"))),
+            }
+            let first = held.bytes().first().map_or(Opening::Unknown, |byte| opening(*byte));
+            self.opening.set(Some(first));
             match first {
-                Opening::Tls => self.hello(client, policy).await,
-                Opening::Http => self.request(client, policy).await,
+                Opening::Tls => self.hello(client, &mut held, policy).await,
+                Opening::Http => self.request(client, &mut held, policy).await,
                 Opening::Unknown => {
                     let refusal = not_tls("the client speaks neither TLS nor HTTP/1.1");
-                    self.unless_audit(policy, refusal).map(|()| Head::unseen())
+                    self.unless_audit(policy, refusal).map(|()| None)
                 }
             }
         };
         let patience = if policy.audit { HEAD_OF_AUDIT } else { HEAD };
-        match timeout(patience, reading).await {
-            Ok(head) => head,
+        let judged = match timeout(patience, reading).await {
+            Ok(judged) => judged?,
             Err(_) => {
                 let reason =
                     format!("what the client says first was not whole within {} s", patience.as_secs());
                 let refusal = Refusal::new(EgressCause::Malformed, &reason);
-                self.unless_audit(policy, refusal).map(|()| Head::unseen())
+                self.unless_audit(policy, refusal).map(|()| None)?
             }
-        }
+        };
+        Ok(match judged {
+            Some(Judged { check, approved, found, ech }) => Head { check, held, approved, found, ech },
+            None => Head::unseen(held),
+        })
     }
 
-    async fn hello(&self, client: &TcpStream, policy: &Policy) -> Result<Head, Refusal> {
+    /// Takes more of what the client says first.
+    async fn more(&self, client: &TcpStream, held: &mut Held<'_>) -> Result<(), Refusal> {
+        let reason = match self.worker.mover.hold(client, held).await {
+            Ok(1..) => return Ok(()),
+            Ok(0) => "the client ended in the middle of what it says first".to_owned(),
+            Err(error) => format!("the client is gone: {error}"),
+        };
+        Err(Refusal::new(EgressCause::Malformed, &reason))
+    }
+
+    /// A ClientHello; `None`: of audit mode, it is not looked at.
+    async fn hello(
+        &self,
+        client: &TcpStream,
+        held: &mut Held<'_>,
+        policy: &Policy,
+    ) -> Result<Option<Judged>, Refusal> {
         self.tls.set(true);
         let mut tls = Box::new(Client::new());
-        let mut looked = 0;
+        let mut fed = 0;
         loop {
-            let fed = self.worker.mover.look(client, looked, |bytes| {
-                let more = bytes.get(looked..).unwrap_or_default();
-                (tls.feed(more), bytes.len())
-            });
-            let (fed, count) = seen(fed.await)?;
-            looked = count;
-            let state = match fed {
-                Ok(State::Reading) => continue,
+            let state = tls.feed(held.bytes().get(fed..).unwrap_or_default());
+            fed = held.len();
+            let state = match state {
+                Ok(State::Reading) => {
+                    self.more(client, held).await?;
+                    continue;
+                }
                 Ok(state) => state,
                 Err(refused) => {
-                    self.unless_audit(policy, Refusal::of_tls(&refused))?;
-                    return Ok(Head::unseen());
+                    return self.unless_audit(policy, Refusal::of_tls(&refused)).map(|()| None);
                 }
             };
             if let Err(refusal) = self.judge_hello(tls.hello(), policy) {
-                self.unless_audit(policy, refusal)?;
-                return Ok(Head::unseen());
+                return self.unless_audit(policy, refusal).map(|()| None);
             }
+            let ech = tls.hello().is_some_and(|hello| hello.ech);
             let check = if state == State::Done { Check::Nothing } else { Check::Tls(tls) };
-            return Ok(Head { check, approved: count, looked: count, found: None });
+            return Ok(Some(Judged { check, approved: fed, found: None, ech }));
         }
     }
 
@@ -279,58 +316,54 @@ impl Connection<'_> {
         Ok(())
     }
 
-    async fn request(&self, client: &TcpStream, policy: &Policy) -> Result<Head, Refusal> {
+    /// A request; `None`: of audit mode, it is not looked at.
+    async fn request(
+        &self,
+        client: &TcpStream,
+        held: &mut Held<'_>,
+        policy: &Policy,
+    ) -> Result<Option<Judged>, Refusal> {
         let mut requests = Box::new(Requests::new(&self.name, self.flow.port));
-        let mut looked = 0;
         loop {
-            let fed = self.worker.mover.look(client, looked, |bytes| {
-                (requests.feed(bytes), is_another_protocol(bytes), bytes.len())
-            });
-            let (fed, is_another, count) = seen(fed.await)?;
-            looked = count;
+            let fed = requests.feed(held.bytes());
             let found = match fed.refused {
                 // SSH, SMTP and others have lines, too. Nobody has to wait for the end of a head that they do not have.
-                None if fed.forward == 0 && is_another => Some(http::Refused::NotHttp),
+                None if fed.forward == 0 && is_another_protocol(held.bytes()) => Some(http::Refused::NotHttp),
                 refused => refused,
             };
-            let found = found.map(|refused| Refusal::of_http(&refused));
-            match found {
+            match found.map(|refused| Refusal::of_http(&refused)) {
                 Some(refusal) if policy.audit => {
                     self.keep(refusal);
-                    return Ok(Head::unseen());
+                    return Ok(None);
                 }
                 Some(refusal) if fed.forward == 0 => return Err(refusal),
-                None if fed.forward == 0 => {}
+                None if fed.forward == 0 => self.more(client, held).await?,
                 found => {
                     let check = Check::Http(requests);
-                    return Ok(Head { check, approved: fed.forward, looked, found });
+                    return Ok(Some(Judged { check, approved: fed.forward, found, ech: false }));
                 }
             }
         }
     }
 
     /// Bytes both ways, until it is over.
-    async fn pass(&self, client: TcpStream, opened: Opened) {
-        let Opened { server, address, head: Head { check, approved, looked, found }, host } = opened;
-        let known = self.worker.know(self.name.clone(), self.flow.port, address);
-        let is_audit = self.worker.policy().audit;
+    async fn pass(&self, client: TcpStream, opened: Opened<'a>) {
+        let Opened { server, passing, head: Head { check, held, approved, found, .. } } = opened;
+        let known = self.worker.know(passing);
         let pass = Pass {
             mover: &self.worker.mover,
             client: &client,
             server: &server,
-            allowance: Upload { connection: self, spent: self.worker.upload(&host) },
-            approved,
-            looked,
+            terms: Now { connection: self, spent: self.worker.uploads(&self.name) },
             check: RefCell::new(check),
             found: Cell::new(found),
-            would_deny: is_audit.then_some(&self.would_deny),
             sent: &self.sent,
             received: &self.received,
             answered: Notify::new(),
             server_ended: Cell::new(false),
         };
         let ended = tokio::select! {
-            ended = pass.run() => ended,
+            ended = pass.run(held, approved) => ended,
             () = known.live.cut.notified() => known.live.why.take().map_or(Ok(()), |why| Err(Cut::Refused(why))),
         };
         drop(pass);
@@ -354,7 +387,7 @@ impl Connection<'_> {
         let outcome = if refusal.is_failure() { EgressOutcome::Failed } else { EgressOutcome::Refused };
         self.record(outcome, Some(refusal.clone()));
         let place = (self.worker.profile.as_str(), self.name.as_str(), self.flow.port);
-        refusal.tell(&self.worker.mover, client, place).await;
+        refusal.tell(&self.worker.mover, client, self.opening.get(), place).await;
     }
 
     /// Puts it on record, once.
@@ -392,10 +425,10 @@ impl Connection<'_> {
     }
 }
 
-impl Head {
-    /// Nothing of it is looked at.
-    fn unseen() -> Self {
-        Self { check: Check::Nothing, approved: 0, looked: 0, found: None }
+impl<'a> Head<'a> {
+    /// Nothing of it is judged.
+    fn unseen(held: Held<'a>) -> Self {
+        Self { check: Check::Nothing, approved: held.len(), held, found: None, ech: false }
     }
 }
 
@@ -406,26 +439,19 @@ fn is_another_protocol(bytes: &[u8]) -> bool {
     first.is_some_and(|line| !line.windows(6).any(|part| part == b" HTTP/"))
 }
 
-fn seen<T>(seen: io::Result<Seen<T>>) -> Result<T, Refusal> {
-    let reason = match seen {
-        Ok(Seen::Bytes(seen)) => return Ok(seen),
-        Ok(Seen::End) => "the client ended in the middle of what it says first".to_owned(),
-        Err(error) => format!("the client is gone: {error}"),
-    };
-    Err(Refusal::new(EgressCause::Malformed, &reason))
-}
-
-/// What the container may still send to what an entry of the profile grants.
-struct Upload<'a> {
+/// What holds for a connection: by the policy that is in force.
+struct Now<'a> {
     connection: &'a Connection<'a>,
-    spent: Rc<Cell<u64>>,
+    /// What was sent to each entry of the profile that names its host.
+    spent: Vec<Rc<Cell<u64>>>,
 }
 
-impl Allowance for Upload<'_> {
+impl Terms for Now<'_> {
     fn left(&self) -> usize {
         let policy = self.connection.worker.policy();
         let Some(most) = policy.names.options.max_upload else { return usize::MAX };
-        let left = most.saturating_sub(self.spent.get());
+        let spent = self.spent.iter().map(|spent| spent.get()).max().unwrap_or_default();
+        let left = most.saturating_sub(spent);
         if left == 0 && policy.audit {
             self.connection.keep(self.refusal());
             return usize::MAX;
@@ -434,7 +460,7 @@ impl Allowance for Upload<'_> {
     }
 
     fn spend(&self, bytes: usize) {
-        self.spent.set(self.spent.get().saturating_add(bytes as u64));
+        self.spent.iter().for_each(|spent| spent.set(spent.get().saturating_add(bytes as u64)));
     }
 
     fn refusal(&self) -> Refusal {
@@ -442,5 +468,9 @@ impl Allowance for Upload<'_> {
         let most = policy.names.options.max_upload.unwrap_or_default();
         let reason = format!("the container has sent the {most} bytes to it that `max_upload` allows");
         Refusal::new(EgressCause::TooMuch, &reason)
+    }
+
+    fn unless_audit(&self, refusal: Refusal) -> Result<(), Refusal> {
+        self.connection.unless_audit(&self.connection.worker.policy(), refusal)
     }
 }

@@ -29,15 +29,14 @@ pub(crate) fn answer(worker: &Worker, message: &[u8]) -> Option<Vec<u8>> {
     };
     let policy = worker.policy();
     let (name, kind, now) = (query.name.as_str(), query.kind.to_string(), Instant::now());
-    let is_granted = policy.names.has(name);
+    let is_granted = query.host().is_some_and(|host| policy.names.has(host));
     worker.count(|counts| match is_granted {
         true => counts.names += 1,
         false => counts.refused_names += 1,
     });
     let treatment = query.treatment();
     // In audit mode others are, too, if connections could have them.
-    let is_host = ringfence_names::host::read(name.as_bytes()).is_ok_and(|host| host == name);
-    let is_answered = is_granted || policy.audit && is_host;
+    let is_answered = is_granted || policy.audit && query.host().is_some();
     if !is_answered {
         worker.records.refused(name, &kind, NameOutcome::Refused, now);
         return Some(query.answer(Answer::NoSuchName));

@@ -1,10 +1,14 @@
-//! Bytes from one socket to another. No connection has a buffer: what cannot be sent on stays in the kernel, at the socket it came
-//! to (or in a pipe, of which there are few), so that its sender waits.
+//! Bytes from one socket to another. What is judged is taken out of its socket and sent from there ([`crate::held`]). What is not
+//! needs no buffer: what cannot be sent on stays in the kernel, at the socket it came to (or in a pipe, of which there are few), so
+//! that its sender waits.
 //!
-//! Much goes through a pipe by splice(2). Little, and what is to be looked at first, is copied: it is read without being taken
-//! (`MSG_PEEK`), sent, and as much taken as was sent.
+//! Of that, much goes through a pipe by splice(2). Little is copied: it is read without being taken (`MSG_PEEK`), sent, and as much
+//! taken as was sent. Whoever sent it may change it in between: nothing is decided by it.
 
-use crate::pipes::{Pipes, SIZE};
+use crate::{
+    held::Held,
+    pipes::{Pipe, Pipes, SIZE},
+};
 use rustix::{
     io::ioctl_fionread,
     net::{RecvFlags, SendFlags, recv, send},
@@ -15,8 +19,13 @@ use tokio::{io::Interest, net::TcpStream};
 
 /// From so many bytes on, a pipe is worth its system calls.
 const MUCH: usize = 16 << 10;
-/// Bytes that can be looked at at once: more than a head may have.
+/// Bytes that are read at once.
 pub(crate) const SCRATCH: usize = 128 << 10;
+
+/// Of splice(2).
+const SPLICE: SpliceFlags = SpliceFlags::NONBLOCK.union(SpliceFlags::MOVE);
+/// Bytes of a server that are looked at at once.
+const HEARD: usize = 4096;
 
 /// What all connections share.
 pub(crate) struct Mover {
@@ -54,7 +63,57 @@ impl Default for Mover {
 }
 
 impl Mover {
-    /// Waits until more than `before` bytes are there, and has all of them looked at. They stay where they are.
+    /// Waits for a client's bytes, and takes them to be judged; none: its end.
+    ///
+    /// # Errors
+    /// As recv(2); there is no room for more.
+    pub(crate) async fn hold(&self, from: &TcpStream, held: &mut Held<'_>) -> io::Result<usize> {
+        let room = held.room().min(SCRATCH);
+        if room == 0 {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        loop {
+            from.readable().await?;
+            held.take_place().await;
+            let mut scratch = self.scratch.borrow_mut();
+            let buffer = scratch.get_mut(..room).unwrap_or_default();
+            let taken =
+                from.try_io(Interest::READABLE, || Ok(recv(from, &mut *buffer, RecvFlags::DONTWAIT)?.0));
+            if let Some(count) = unless_it_would_block(taken)? {
+                held.add(buffer.get(..count).unwrap_or_default());
+                return Ok(count);
+            }
+            held.rest();
+        }
+    }
+
+    /// Takes what a server says, to be looked at before it goes on, which is no more than a few kilobytes; none: its end.
+    ///
+    /// # Errors
+    /// As recv(2).
+    pub(crate) async fn hear(&self, from: &TcpStream) -> io::Result<Vec<u8>> {
+        loop {
+            from.readable().await?;
+            let mut scratch = self.scratch.borrow_mut();
+            let buffer = scratch.get_mut(..HEARD).unwrap_or_default();
+            let taken =
+                from.try_io(Interest::READABLE, || Ok(recv(from, &mut *buffer, RecvFlags::DONTWAIT)?.0));
+            if let Some(count) = unless_it_would_block(taken)? {
+                return Ok(buffer.get(..count).unwrap_or_default().to_vec());
+            }
+        }
+    }
+
+    /// Sends some of these bytes, at least one: how many.
+    ///
+    /// # Errors
+    /// As send(2).
+    pub(crate) fn send(&self, to: &TcpStream, bytes: &[u8]) -> io::Result<Option<usize>> {
+        unless_it_would_block(to.try_io(Interest::WRITABLE, || Ok(send(to, bytes, SendFlags::NOSIGNAL)?)))
+    }
+
+    /// Waits until more than `before` bytes are there, and has all of them looked at. They stay where they are, and may
+    /// be others when they are read again.
     ///
     /// # Errors
     /// As recv(2).
@@ -98,10 +157,7 @@ impl Mover {
     }
 
     /// Copies up to `most` bytes.
-    ///
-    /// # Errors
-    /// As recv(2) and send(2).
-    pub(crate) fn copy(&self, from: &TcpStream, to: &TcpStream, most: usize) -> io::Result<Step> {
+    fn copy(&self, from: &TcpStream, to: &TcpStream, most: usize) -> io::Result<Step> {
         if most == 0 {
             return Ok(Step::NothingToRead);
         }
@@ -120,35 +176,37 @@ impl Mover {
         let Some(bytes) = scratch.get_mut(..count).filter(|bytes| !bytes.is_empty()) else {
             return Ok(Step::End);
         };
-        let sent = to.try_io(Interest::WRITABLE, || Ok(send(to, bytes, SendFlags::NOSIGNAL)?));
-        let Some(sent) = unless_it_would_block(sent)? else { return Ok(Step::NoRoomToWrite) };
+        let Some(sent) = self.send(to, bytes)? else { return Ok(Step::NoRoomToWrite) };
         take(from, bytes, sent)?;
         Ok(Step::Moved(sent))
     }
 
-    /// Moves up to `most` bytes, through a pipe where there are many. What a pipe has taken is waited for.
+    /// Moves up to `most` bytes, through a pipe where there are many. What a pipe has taken is waited for. `count` is told how many
+    /// as soon as they are taken, before anything is waited for: what comes to an end in between was counted.
     ///
     /// # Errors
     /// As recv(2), send(2) and splice(2).
-    pub(crate) async fn advance(&self, from: &TcpStream, to: &TcpStream, most: usize) -> io::Result<Step> {
+    pub(crate) async fn advance(
+        &self,
+        from: &TcpStream,
+        to: &TcpStream,
+        most: usize,
+        count: impl Fn(usize),
+    ) -> io::Result<Step> {
         let there = usize::try_from(ioctl_fionread(from)?).unwrap_or(usize::MAX).min(most);
-        if there < MUCH {
-            return self.copy(from, to, most);
-        }
-        let Some(mut pipe) = self.pipes.take() else { return self.copy(from, to, most) };
-        let flags = SpliceFlags::NONBLOCK | SpliceFlags::MOVE;
-        let Some((_, write)) = pipe.ends() else { return self.copy(from, to, most) };
-        match splice(from, None, write, None, there.min(SIZE), flags) {
-            // Urgent data holds it up, which a copy takes along.
-            Ok(0) | Err(rustix::io::Errno::AGAIN) => return self.copy(from, to, most),
-            Ok(count) => pipe.left = count,
-            Err(errno) => return Err(errno.into()),
-        }
+        let Some(mut pipe) = self.fill(from, there)? else {
+            let copied = self.copy(from, to, most)?;
+            if let Step::Moved(moved) = copied {
+                count(moved);
+            }
+            return Ok(copied);
+        };
         let moved = pipe.left;
+        count(moved);
         while pipe.left > 0 {
             let written = to.try_io(Interest::WRITABLE, || {
                 let (read, _) = pipe.ends().ok_or(io::ErrorKind::BrokenPipe)?;
-                Ok(splice(read, None, to, None, pipe.left, flags)?)
+                Ok(splice(read, None, to, None, pipe.left, SPLICE)?)
             });
             match unless_it_would_block(written)? {
                 Some(0) => return Err(io::ErrorKind::WriteZero.into()),
@@ -157,6 +215,24 @@ impl Mover {
             }
         }
         Ok(Step::Moved(moved))
+    }
+
+    /// A pipe with bytes in it; `None`: they are not worth one, or there is none.
+    fn fill(&self, from: &TcpStream, most: usize) -> io::Result<Option<Pipe<'_>>> {
+        if most < MUCH {
+            return Ok(None);
+        }
+        let Some(mut pipe) = self.pipes.take() else { return Ok(None) };
+        let Some((_, write)) = pipe.ends() else { return Ok(None) };
+        match splice(from, None, write, None, most.min(SIZE), SPLICE) {
+            // Urgent data holds it up, which a copy takes along.
+            Ok(0) | Err(rustix::io::Errno::AGAIN) => Ok(None),
+            Ok(count) => {
+                pipe.left = count;
+                Ok(Some(pipe))
+            }
+            Err(errno) => Err(errno.into()),
+        }
     }
 
     /// Takes what a client has sent, and forgets it; no more than a few times what can be looked at at once.

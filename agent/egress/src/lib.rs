@@ -27,6 +27,8 @@ mod connection;
 mod dial;
 mod dns;
 mod flow;
+mod held;
+mod hosts;
 mod line;
 mod link;
 mod pass;

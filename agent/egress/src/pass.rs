@@ -3,18 +3,24 @@
 
 use crate::{
     flow::{Mover, Seen, Step},
+    held::Held,
     refusal::Refusal,
 };
 use ringfence_names::{
     http::Requests,
     tls::{Client, State},
 };
+use ringfence_wire::egress::EgressCause;
 use rustix::net::{Shutdown, shutdown};
 use std::{
     cell::{Cell, RefCell},
     io,
+    time::Duration,
 };
-use tokio::{net::TcpStream, sync::Notify, task::coop::consume_budget};
+use tokio::{net::TcpStream, sync::Notify, task::coop::consume_budget, time::timeout};
+
+/// How long what a client began to say may take to be whole.
+const WHOLE: Duration = Duration::from_secs(30);
 
 /// What of the client's bytes is looked at.
 pub(crate) enum Check {
@@ -41,31 +47,30 @@ impl From<io::Error> for Cut {
     }
 }
 
-/// How much may still be sent.
-pub(crate) trait Allowance {
-    /// So many bytes, now.
+/// What holds for a connection while it lasts.
+pub(crate) trait Terms {
+    /// How many bytes may still be sent, now.
     fn left(&self) -> usize;
-    /// So many were.
+    /// So many are: before anything is waited for.
     fn spend(&self, bytes: usize);
     /// Why no more may be.
     fn refusal(&self) -> Refusal;
+    /// Audit mode: what is refused goes on, and is kept. The first counts.
+    ///
+    /// # Errors
+    /// The refusal, in force.
+    fn unless_audit(&self, refusal: Refusal) -> Result<(), Refusal>;
 }
 
 /// A connection and its server.
-pub(crate) struct Pass<'a, A> {
+pub(crate) struct Pass<'a, T> {
     pub(crate) mover: &'a Mover,
     pub(crate) client: &'a TcpStream,
     pub(crate) server: &'a TcpStream,
-    pub(crate) allowance: A,
-    /// Of what waits at the client, so many bytes may go on: they were looked at before there was a server.
-    pub(crate) approved: usize,
-    /// Of what waits at the client, so many bytes were looked at.
-    pub(crate) looked: usize,
+    pub(crate) terms: T,
     pub(crate) check: RefCell<Check>,
     /// What the check found and is to be done once what it approved is sent.
     pub(crate) found: Cell<Option<Refusal>>,
-    /// Audit mode: what is refused goes on, and is kept here. The first counts.
-    pub(crate) would_deny: Option<&'a RefCell<Option<Refusal>>>,
     pub(crate) sent: &'a Cell<u64>,
     pub(crate) received: &'a Cell<u64>,
     /// The server said something that the client's bytes wait for, or nothing more.
@@ -73,49 +78,82 @@ pub(crate) struct Pass<'a, A> {
     pub(crate) server_ended: Cell<bool>,
 }
 
-impl<A: Allowance> Pass<'_, A> {
-    /// Until both sides have ended, or one breaks, or something is refused.
+impl<T: Terms> Pass<'_, T> {
+    /// Until both sides have ended, or one breaks, or something is refused. `held` was taken of the client before there was a
+    /// server, and judged; so many bytes of it may go on.
     ///
     /// # Errors
     /// [`Cut`].
-    pub(crate) async fn run(&self) -> Result<(), Cut> {
-        tokio::try_join!(self.up(), self.down()).map(drop)
+    pub(crate) async fn run(&self, held: Held<'_>, approved: usize) -> Result<(), Cut> {
+        tokio::try_join!(self.up(held, approved), self.down()).map(drop)
     }
 
-    async fn up(&self) -> Result<(), Cut> {
-        let (mut approved, mut looked) = (self.approved, self.looked);
+    async fn up(&self, mut held: Held<'_>, mut approved: usize) -> Result<(), Cut> {
+        // Of what is held, so much was judged.
+        let mut judged = held.len();
         loop {
             consume_budget().await;
             if approved > 0 {
-                let sent = self.send(approved).await?;
+                let sent = self.send_held(&mut held, approved).await?;
                 approved = approved.saturating_sub(sent);
-                looked = looked.saturating_sub(sent);
+                judged = judged.saturating_sub(sent);
                 continue;
             }
             if let Some(refusal) = self.found.take() {
                 return Err(Cut::Refused(refusal));
             }
-            if matches!(*self.check.borrow(), Check::Nothing) {
-                if self.send(usize::MAX).await? == 0 {
+            if self.is_over() {
+                if !held.is_empty() {
+                    (approved, judged) = (held.len(), held.len());
+                    continue;
+                }
+                held.rest();
+                if self.send().await? == 0 {
                     break;
                 }
                 continue;
             }
-            let held = self.is_held();
-            if held && self.server_ended.get() {
+            let waits = self.is_held();
+            if waits && self.server_ended.get() {
                 return Ok(());
             }
-            // Bytes that wait for the server were looked at before, and are again once it has spoken.
-            if held && looked > 0 {
-                self.answered.notified().await;
-                looked = 0;
+            // Bytes that wait for the server were judged before, and are again once it has spoken.
+            if waits {
+                let more = async {
+                    match held.is_empty() {
+                        true => self.mover.hold(self.client, &mut held).await.map(Some),
+                        false => std::future::pending().await,
+                    }
+                };
+                let more = tokio::select! {
+                    more = more => more?,
+                    () = self.answered.notified() => None,
+                };
+                if more == Some(0) {
+                    break;
+                }
+                (approved, judged) = self.judge(held.bytes(), judged);
                 continue;
             }
-            match self.mover.look(self.client, looked, |bytes| self.judge(bytes, looked)).await? {
-                Seen::Bytes((may_go, count)) => (approved, looked) = (may_go, count),
-                // The rest of a request that never comes, or the end.
-                Seen::End if looked > 0 => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
-                Seen::End => break,
+            if !self.keeps_place() {
+                held.rest();
+            }
+            let holds = self.mover.hold(self.client, &mut held);
+            let is_begun = judged > 0;
+            let more = if is_begun { timeout(WHOLE, holds).await } else { Ok(holds.await) };
+            match more {
+                Ok(Ok(0)) if is_begun => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
+                Ok(Ok(0)) => break,
+                Ok(more) => {
+                    more?;
+                    (approved, judged) = self.judge(held.bytes(), judged);
+                }
+                Err(_) => {
+                    let reason = format!("what the client says was not whole within {} s", WHOLE.as_secs());
+                    let refusal = Refusal::new(EgressCause::Malformed, &reason);
+                    self.terms.unless_audit(refusal).map_err(Cut::Refused)?;
+                    *self.check.borrow_mut() = Check::Nothing;
+                }
             }
         }
         // A server that is gone already need not be told.
@@ -123,22 +161,36 @@ impl<A: Allowance> Pass<'_, A> {
         Ok(())
     }
 
-    /// Sends up to so many bytes that may go on. None: the client's end.
-    async fn send(&self, most: usize) -> Result<usize, Cut> {
+    /// Sends some of what is held, of which so many bytes may go on.
+    async fn send_held(&self, held: &mut Held<'_>, approved: usize) -> Result<usize, Cut> {
         loop {
-            let left = self.allowance.left();
+            let left = self.terms.left();
+            if left == 0 {
+                return Err(Cut::Refused(self.terms.refusal()));
+            }
+            let bytes = held.bytes().get(..approved.min(left)).unwrap_or_default();
+            if let Some(count) = self.mover.send(self.server, bytes)? {
+                self.count(count);
+                held.forward(count);
+                return Ok(count);
+            }
+            self.server.writable().await?;
+        }
+    }
+
+    /// Sends what is judged no more. None: the client's end.
+    async fn send(&self) -> Result<usize, Cut> {
+        loop {
+            let left = self.terms.left();
             if left == 0 {
                 return match self.mover.look(self.client, 0, |_| ()).await? {
-                    Seen::Bytes(()) => Err(Cut::Refused(self.allowance.refusal())),
+                    Seen::Bytes(()) => Err(Cut::Refused(self.terms.refusal())),
                     Seen::End => Ok(0),
                 };
             }
-            match self.mover.advance(self.client, self.server, most.min(left)).await? {
-                Step::Moved(count) => {
-                    self.sent.set(self.sent.get() + count as u64);
-                    self.allowance.spend(count);
-                    return Ok(count);
-                }
+            let count = |bytes| self.count(bytes);
+            match self.mover.advance(self.client, self.server, left, count).await? {
+                Step::Moved(count) => return Ok(count),
                 Step::End => return Ok(0),
                 Step::NothingToRead => self.client.readable().await?,
                 Step::NoRoomToWrite => self.server.writable().await?,
@@ -146,8 +198,12 @@ impl<A: Allowance> Pass<'_, A> {
         }
     }
 
-    /// Looks at all that waits at the client, of which `before` bytes were looked at before: how many may go on, and how many
-    /// were looked at now.
+    fn count(&self, bytes: usize) {
+        self.sent.set(self.sent.get() + bytes as u64);
+        self.terms.spend(bytes);
+    }
+
+    /// Judges what is held, of which `before` bytes were judged before: how many may go on, and how many were judged now.
     fn judge(&self, bytes: &[u8], before: usize) -> (usize, usize) {
         let mut check = self.check.borrow_mut();
         let (may_go, refusal) = match &mut *check {
@@ -169,41 +225,59 @@ impl<A: Allowance> Pass<'_, A> {
                 (fed.forward, fed.refused.map(|refused| Refusal::of_http(&refused)))
             }
         };
-        match (refusal, self.would_deny) {
-            (None, _) => (may_go, bytes.len()),
-            (Some(refusal), Some(kept)) => {
-                kept.borrow_mut().get_or_insert(refusal);
+        match refusal.map(|refusal| self.terms.unless_audit(refusal)) {
+            None => (may_go, bytes.len()),
+            Some(Ok(())) => {
                 *check = Check::Nothing;
                 (bytes.len(), bytes.len())
             }
-            (Some(refusal), None) => {
+            Some(Err(refusal)) => {
                 self.found.set(Some(refusal));
                 (may_go, bytes.len())
             }
         }
     }
 
+    /// Whether nothing is judged any more.
+    fn is_over(&self) -> bool {
+        matches!(*self.check.borrow(), Check::Nothing)
+    }
+
     fn is_held(&self) -> bool {
         matches!(&*self.check.borrow(), Check::Http(requests) if requests.awaits_response())
     }
 
+    /// Whether a part of what the client says is kept that is not held any more.
+    fn keeps_place(&self) -> bool {
+        matches!(*self.check.borrow(), Check::Tls(_))
+    }
+
     async fn down(&self) -> Result<(), Cut> {
-        // Of what waits at the server, so many bytes were looked at and go on before anything else.
-        let mut looked = 0;
+        // Of the server, and looked at: it goes on before anything else.
+        let mut heard = Vec::new();
         loop {
             consume_budget().await;
-            if looked == 0 && self.is_held() {
-                let heard = self.mover.look(self.server, 0, |bytes| self.hear(bytes)).await?;
-                let Seen::Bytes(heard) = heard else { break };
-                looked = heard.map_err(Cut::Refused)?;
+            if heard.is_empty() && self.is_held() {
+                heard = self.mover.hear(self.server).await?;
+                if heard.is_empty() {
+                    break;
+                }
+                self.hear(&heard).map_err(Cut::Refused)?;
                 self.answered.notify_one();
             }
-            let most = if looked > 0 { looked } else { usize::MAX };
-            match self.mover.advance(self.server, self.client, most).await? {
-                Step::Moved(count) => {
-                    self.received.set(self.received.get() + count as u64);
-                    looked = looked.saturating_sub(count);
+            if !heard.is_empty() {
+                match self.mover.send(self.client, &heard)? {
+                    Some(count) => {
+                        self.received.set(self.received.get() + count as u64);
+                        heard.drain(..count.min(heard.len()));
+                    }
+                    None => self.client.writable().await?,
                 }
+                continue;
+            }
+            let count = |bytes| self.received.set(self.received.get() + bytes as u64);
+            match self.mover.advance(self.server, self.client, usize::MAX, count).await? {
+                Step::Moved(_) => {}
                 Step::End => break,
                 // Afterwards client's bytes may wait for what it says.
                 Step::NothingToRead => self.server.readable().await?,
@@ -217,16 +291,13 @@ impl<A: Allowance> Pass<'_, A> {
     }
 
     /// Looks at what the server says while client's bytes wait for it.
-    fn hear(&self, bytes: &[u8]) -> Result<usize, Refusal> {
+    fn hear(&self, bytes: &[u8]) -> Result<(), Refusal> {
         let mut check = self.check.borrow_mut();
-        let Check::Http(requests) = &mut *check else { return Ok(bytes.len()) };
-        let heard = requests.response(bytes);
-        if let Err(refused) = &heard {
-            let refusal = Refusal::of_http(refused);
-            let Some(kept) = self.would_deny else { return Err(refusal) };
-            kept.borrow_mut().get_or_insert(refusal);
+        let Check::Http(requests) = &mut *check else { return Ok(()) };
+        if let Err(refused) = requests.response(bytes) {
+            self.terms.unless_audit(Refusal::of_http(&refused))?;
             *check = Check::Nothing;
         }
-        Ok(bytes.len())
+        Ok(())
     }
 }

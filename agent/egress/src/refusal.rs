@@ -1,6 +1,9 @@
 //! Why a connection is refused, and how its client learns of it: a TLS alert, an HTTP answer, or a reset.
 
-use crate::{flow::Mover, records::sentence};
+use crate::{
+    flow::{Mover, Seen},
+    records::sentence,
+};
 use ringfence_names::{Opening, http, opening, tls};
 use ringfence_wire::egress::EgressCause;
 use rustix::net::{SendFlags, Shutdown, send, shutdown, sockopt::set_socket_linger};
@@ -133,23 +136,29 @@ impl Refusal {
         )
     }
 
-    /// Tells a client to which nobody has spoken yet, in the protocol that it speaks, and closes the connection.
+    /// Tells a client to which nobody has spoken yet, in the protocol that it speaks, and closes the connection. `seen`: what its
+    /// first byte begins, where that was taken.
     pub(crate) async fn tell(
         &self,
         mover: &Mover,
         client: TcpStream,
+        seen: Option<Opening>,
         (profile, name, port): (&str, &str, u16),
     ) {
-        let until = Instant::now() + SHOWING;
-        let first = timeout_at(until, mover.look(&client, 0, |bytes| bytes.first().copied())).await;
-        let first = first.ok().and_then(Result::ok);
-        let said = match first {
-            Some(crate::flow::Seen::Bytes(Some(byte))) => match opening(byte) {
-                Opening::Tls => self.alert().to_vec(),
-                Opening::Http => self.answer(profile, name, port).into_bytes(),
-                Opening::Unknown => Vec::new(),
-            },
-            _ => Vec::new(),
+        let speaks = match seen {
+            Some(seen) => Some(seen),
+            None => {
+                let first = mover.look(&client, 0, |bytes| bytes.first().map(|byte| opening(*byte)));
+                match timeout_at(Instant::now() + SHOWING, first).await {
+                    Ok(Ok(Seen::Bytes(speaks))) => speaks,
+                    _ => None,
+                }
+            }
+        };
+        let said = match speaks {
+            Some(Opening::Tls) => self.alert().to_vec(),
+            Some(Opening::Http) => self.answer(profile, name, port).into_bytes(),
+            Some(Opening::Unknown) | None => Vec::new(),
         };
         if said.is_empty() {
             return reset(client);
@@ -164,7 +173,7 @@ impl Refusal {
         let closes = async {
             // A few times: whoever goes on sending is not listened to for long.
             for _ in 0..64 {
-                if !matches!(mover.look(&client, 0, |_| ()).await, Ok(crate::flow::Seen::Bytes(()))) {
+                if !matches!(mover.look(&client, 0, |_| ()).await, Ok(Seen::Bytes(()))) {
                     return;
                 }
                 mover.discard(&client);

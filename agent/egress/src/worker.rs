@@ -1,6 +1,14 @@
 //! What all connections and questions of a worker share: the policy, the table of names, counts.
 
-use crate::{addresses::may_dial, flow::Mover, link::Link, records::Records, refusal::Refusal};
+use crate::{
+    addresses::{Found, Not, may_dial},
+    dial::MOST_ADDRESSES,
+    flow::Mover,
+    held::PLACES,
+    link::Link,
+    records::Records,
+    refusal::Refusal,
+};
 use ringfence_names::block::{NoRoom, NotABlock, Table};
 use ringfence_wire::egress::{
     EgressCause, EgressCounts, EgressStart, FromEgress, NameOutcome, NameRule, Names,
@@ -8,7 +16,7 @@ use ringfence_wire::egress::{
 use std::{
     cell::{Cell, RefCell},
     collections::HashMap,
-    net::{Ipv4Addr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, SocketAddr},
     rc::Rc,
     time::Instant,
 };
@@ -16,10 +24,11 @@ use tokio::sync::{Notify, Semaphore};
 
 /// Connections at once.
 const MOST_CONNECTIONS: u64 = 16_384;
-/// Descriptors that other things need: sockets of name servers, pipes, the runtime's own.
-const OTHER_DESCRIPTORS: u64 = 512;
-/// Servers that are looked for at once, from the name to the connection.
-pub(crate) const MOST_DIALS: usize = 1024;
+/// Servers that are looked for at once, from the name to the connection; others wait.
+const MOST_DIALS: u32 = 256;
+/// Descriptors that other things need: the other addresses that a server is tried at, sockets of name servers, pipes, those that
+/// the core gives, the runtime's own.
+const OTHER_DESCRIPTORS: u64 = 512 + MOST_DIALS as u64 * (MOST_ADDRESSES as u64 - 1);
 /// Look-ups at once: each has a thread.
 pub(crate) const MOST_LOOKUPS: usize = 16;
 
@@ -30,6 +39,8 @@ pub(crate) struct Worker {
     pub(crate) link: Link,
     pub(crate) records: Records,
     pub(crate) mover: Mover,
+    /// Of connections whose clients' bytes are held.
+    pub(crate) places: Semaphore,
     pub(crate) dials: Semaphore,
     pub(crate) lookups: std::sync::Arc<Semaphore>,
     pub(crate) most_connections: u64,
@@ -51,14 +62,28 @@ pub(crate) struct Policy {
     pub(crate) names: Names,
     /// Denials are recorded, not enforced.
     pub(crate) audit: bool,
+    /// The container is in this process's network namespace.
+    pub(crate) host_network: bool,
+}
+
+/// What a connection was let through as.
+pub(crate) struct Passing {
+    pub(crate) name: String,
+    pub(crate) port: u16,
+    /// Its server's address, which is this host's own or not.
+    pub(crate) address: SocketAddr,
+    pub(crate) is_own: bool,
+    /// It was not looked at, for its rule is a `tcp:` one.
+    pub(crate) tcp: bool,
+    /// Its ClientHello has an encrypted one in it.
+    pub(crate) ech: bool,
+    /// Of audit mode: why it would have been refused.
+    pub(crate) would_deny: Rc<RefCell<Option<Refusal>>>,
 }
 
 /// A connection that is let through.
 pub(crate) struct Live {
-    pub(crate) name: String,
-    pub(crate) port: u16,
-    /// Its server's address.
-    pub(crate) address: SocketAddr,
+    passing: Passing,
     /// Wakes it to end, with what is here.
     pub(crate) cut: Notify,
     pub(crate) why: Cell<Option<Refusal>>,
@@ -95,12 +120,30 @@ impl Policy {
         })
     }
 
-    /// Whether a name may lead there.
+    /// Whether a name may lead there: the address to dial.
     ///
     /// # Errors
     /// Why not.
-    pub(crate) fn judge_address(&self, address: SocketAddr) -> Result<(), Refusal> {
-        may_dial(&self.names, address.ip(), address.port()).map(drop)
+    pub(crate) fn judge_address(&self, found: Found, port: u16) -> Result<IpAddr, Not> {
+        may_dial(&self.names, self.host_network, found, port)
+    }
+
+    /// Whether a connection that was let through before would be now.
+    ///
+    /// # Errors
+    /// Why not.
+    pub(crate) fn judge_passing(&self, passing: &Passing) -> Result<(), Refusal> {
+        let Passing { name, port, address, is_own, tcp, ech, would_deny } = passing;
+        let rule = self.judge(name, *port)?;
+        self.judge_address(Found { addr: address.ip(), is_own: *is_own }, *port)
+            .map_err(|not| not.refusal)?;
+        if *tcp && !rule.tcp {
+            return Err(Refusal::new(EgressCause::NotTls, "what it says was not looked at"));
+        }
+        if *ech && !self.names.options.ech {
+            return Err(Refusal::new(EgressCause::Ech, "its ClientHello has an encrypted one in it"));
+        }
+        would_deny.borrow().clone().map_or(Ok(()), Err)
     }
 }
 
@@ -110,18 +153,19 @@ impl Worker {
     /// # Errors
     /// The block is none.
     pub(crate) fn new(start: EgressStart, link: Link, descriptors: u64) -> Result<Self, NotABlock> {
-        let EgressStart { profile, block, names, audit, .. } = start;
+        let EgressStart { profile, block, names, audit, host_network, .. } = start;
         let table = Table::new(block, names.exact().into_iter().map(str::to_owned))?;
         Ok(Self {
             profile,
             link,
             records: Records::new(Instant::now()),
             mover: Mover::default(),
-            dials: Semaphore::new(MOST_DIALS),
+            places: Semaphore::new(PLACES),
+            dials: Semaphore::new(MOST_DIALS as usize),
             lookups: std::sync::Arc::new(Semaphore::new(MOST_LOOKUPS)),
             // Each has a client and a server.
             most_connections: MOST_CONNECTIONS.min(descriptors.saturating_sub(OTHER_DESCRIPTORS) / 2),
-            policy: RefCell::new(Rc::new(Policy { names, audit })),
+            policy: RefCell::new(Rc::new(Policy { names, audit, host_network })),
             table: RefCell::new(table),
             answered: RefCell::default(),
             uploads: RefCell::default(),
@@ -140,11 +184,10 @@ impl Worker {
     /// Puts another policy in force: connections to what it does not grant end.
     pub(crate) fn replace(&self, names: Names, audit: bool) {
         self.table.borrow_mut().reload(names.exact().into_iter().map(str::to_owned));
-        let policy = Policy { names, audit };
+        let policy = Policy { names, audit, host_network: self.policy.borrow().host_network };
         if !audit {
             for live in self.live.borrow().values() {
-                let judged = policy.judge(&live.name, live.port).map(drop);
-                if let Err(refusal) = judged.and_then(|()| policy.judge_address(live.address)) {
+                if let Err(refusal) = policy.judge_passing(&live.passing) {
                     let reason = "the profile was changed, and does not grant it any more";
                     live.end(Refusal { rule: refusal.rule, ..Refusal::new(EgressCause::Revoked, reason) });
                 }
@@ -191,17 +234,32 @@ impl Worker {
     }
 
     /// Registers a connection that is let through, so that another policy can end it.
-    pub(crate) fn know(&self, name: String, port: u16, address: SocketAddr) -> Known<'_> {
+    pub(crate) fn know(&self, passing: Passing) -> Known<'_> {
         let id = self.last_connection.get() + 1;
         self.last_connection.set(id);
-        let live = Rc::new(Live { name, port, address, cut: Notify::new(), why: Cell::new(None) });
+        let live = Rc::new(Live { passing, cut: Notify::new(), why: Cell::new(None) });
         self.live.borrow_mut().insert(id, Rc::clone(&live));
         Known { worker: self, id, live }
     }
 
-    /// How much was sent to what an entry of the profile grants.
-    pub(crate) fn upload(&self, host: &str) -> Rc<Cell<u64>> {
-        Rc::clone(self.uploads.borrow_mut().entry(host.to_owned()).or_default())
+    /// How much was sent to what each entry of the profile grants that names this host, at whatever port. In audit mode there may be
+    /// none: then to the name.
+    pub(crate) fn uploads(&self, name: &str) -> Vec<Rc<Cell<u64>>> {
+        let policy = self.policy();
+        let mut hosts: Vec<&str> = policy
+            .names
+            .rules
+            .iter()
+            .filter(|rule| rule.names(name))
+            .map(|rule| rule.host.as_str())
+            .collect();
+        hosts.sort_unstable();
+        hosts.dedup();
+        if hosts.is_empty() {
+            hosts.push(name);
+        }
+        let mut uploads = self.uploads.borrow_mut();
+        hosts.into_iter().map(|host| Rc::clone(uploads.entry(host.to_owned()).or_default())).collect()
     }
 
     /// Counts something.
@@ -241,5 +299,50 @@ impl Drop for Known<'_> {
 impl Drop for InUse<'_> {
     fn drop(&mut self) {
         self.worker.table.borrow_mut().closed(self.address, Instant::now());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn worker(granted: &[&str], descriptors: u64) -> Worker {
+        let rule = |host: &&str| NameRule { host: (*host).to_owned(), port: None, tcp: false, rule: 0 };
+        let start = EgressStart {
+            container: "0123456789ab".into(),
+            profile: "tested".into(),
+            block: "198.18.7.0/24".parse().unwrap(),
+            names: Names { rules: granted.iter().map(rule).collect(), ..Names::default() },
+            audit: false,
+            v6: false,
+            host_network: true,
+        };
+        Worker::new(start, Link::new().0, descriptors).unwrap()
+    }
+
+    #[test]
+    fn a_name_has_one_budget_whatever_entries_name_it() {
+        let worker = worker(&["*.a.org", "x.a.org", "x.a.org", "b.org"], 4096);
+        let spend = |name: &str, count| {
+            worker.uploads(name).iter().for_each(|spent| spent.set(spent.get() + count));
+        };
+        let spent = |name: &str| worker.uploads(name).iter().map(|spent| spent.get()).max();
+        spend("x.a.org", 3);
+        assert_eq!(spent("y.a.org"), Some(3), "what a wildcard grants shares it");
+        spend("y.a.org", 4);
+        assert_eq!(spent("x.a.org"), Some(7), "and what an exact name sends counts there");
+        assert_eq!(spent("b.org"), Some(0));
+        spend("other.example", 5);
+        assert_eq!((spent("other.example"), spent("b.org")), (Some(5), Some(0)), "of audit mode");
+    }
+
+    #[test]
+    fn there_are_descriptors_for_all_that_may_happen_at_once() {
+        for limit in [4096, 65_536] {
+            let worker = worker(&["a.org"], limit);
+            let dials = worker.dials.available_permits() as u64 * (MOST_ADDRESSES as u64 - 1);
+            let rest = limit - worker.most_connections * 2 - dials;
+            assert!(worker.most_connections > 500 && rest >= 500, "{limit}: {rest}");
+        }
     }
 }

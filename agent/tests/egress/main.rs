@@ -8,10 +8,12 @@
     reason = "a test that cannot go on fails there"
 )]
 
+mod changed;
 mod crowd;
 mod http;
 mod life;
 mod names;
+mod policies;
 mod servers;
 mod support;
 mod tls;

@@ -83,6 +83,11 @@ impl Core {
 
     /// Without a line to the auditor.
     pub(crate) fn start_mute(names: Names, audit: bool) -> Self {
+        Self::start_in(names, audit, true)
+    }
+
+    /// The same, for a container whose network namespace is the host's or is not.
+    pub(crate) fn start_in(names: Names, audit: bool, host_network: bool) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
         let (udp, dns) = (UdpSocket::bind("127.0.0.1:0").unwrap(), TcpListener::bind("127.0.0.1:0").unwrap());
@@ -103,6 +108,7 @@ impl Core {
             names,
             audit,
             v6: false,
+            host_network,
         };
         let mut conn = Conn::new(ours.try_clone().unwrap(), PATIENCE, MAX_QUESTION);
         conn.send_with_descriptors(&ToEgress::Start(start), &[tcp.as_fd(), udp.as_fd(), dns.as_fd()])
@@ -122,6 +128,11 @@ impl Core {
         thread::spawn(move || answer(conn, &flows, &heard));
         wait_until("the worker", || core.heard().contains(&FromEgress::Ready));
         core
+    }
+
+    /// The link, to say what no other function here does.
+    pub(crate) fn link(&self) -> UnixStream {
+        self.link.try_clone().unwrap()
     }
 
     pub(crate) fn order(&self, order: &ToEgress) {
@@ -226,6 +237,19 @@ impl Core {
     pub(crate) fn connections(&self) -> Vec<EgressRecord> {
         let records = self.reports().into_iter().map(|report| report.record);
         records.filter(|record| matches!(record, EgressRecord::Connection { .. })).collect()
+    }
+
+    /// How many connections that is: a refusal is recorded once in a while, with how many like it came.
+    pub(crate) fn all_connections(&self) -> u64 {
+        let more = |record: EgressRecord| match record {
+            EgressRecord::Connection { reason: Some(reason), .. } => {
+                let more =
+                    reason.rsplit_once(" (and ").and_then(|(_, more)| more.split_once(" more like it"));
+                more.map_or(0, |(more, _)| more.parse().unwrap())
+            }
+            _ => 0,
+        };
+        self.connections().into_iter().map(|record| 1 + more(record)).sum()
     }
 
     /// Waits for a record of a connection that ended so.

@@ -99,6 +99,11 @@ fn ech() -> Vec<u8> {
     [&[0, 0, 1, 0, 1, 7, 0, 32][..], &[1; 32], &[0, 64], &[2; 64]].concat()
 }
 
+/// A hello for `localhost` with another one in it.
+pub(crate) fn hello_with_ech(tls: &Tls) -> Vec<u8> {
+    extended(&Tls::hello(&mut tls.client("localhost")), ECH, &ech())
+}
+
 #[test]
 fn an_encrypted_hello_passes_where_the_profile_says_so() {
     let (tls, core) = two_names(NameOptions::default());
@@ -164,7 +169,7 @@ fn clients_that_say_nothing_or_not_all_or_something_else_are_refused() {
     assert!(begun.elapsed().as_secs() >= 29);
     core.recorded(EgressOutcome::Refused, Some(EgressCause::NotTls));
     core.recorded(EgressOutcome::Refused, Some(EgressCause::Malformed));
-    wait_until("each is on record", || core.connections().len() == 5);
+    wait_until("each is on record", || core.all_connections() == 5);
     assert_eq!(tls.server.connections(), 0);
 }
 

@@ -132,6 +132,9 @@ pub struct EgressStart {
     pub audit: bool,
     /// There are DNS sockets on ::1, too.
     pub v6: bool,
+    /// The container is in the network namespace of the core and the worker. If it is not, no name leads to the host itself, whatever
+    /// the profile grants as an address: the container's loopback is another one.
+    pub host_network: bool,
 }
 
 /// Who made a connection and where to, as the kernel has it.

@@ -117,6 +117,11 @@ impl Listeners {
         self.netns
     }
 
+    /// Whether that is this process's own, and its workers'. Where that cannot be told, it is another's: a container reaches less so.
+    pub(super) fn are_here(&self) -> bool {
+        NetNamespace::own().is_ok_and(|own| own == self.netns)
+    }
+
     /// In the order in which a worker is handed them.
     pub(super) fn each(&self) -> Vec<BorrowedFd<'_>> {
         let dns6 = self.dns6.iter().flat_map(|(udp, tcp)| [udp, tcp]);
@@ -172,6 +177,7 @@ pub(super) mod tests {
         let own = crate::state::tests::pidfd(std::process::id());
         let listeners = Listeners::open(own.as_fd()).unwrap();
         assert_eq!(listeners.netns(), NetNamespace::of(own.as_fd()).unwrap());
+        assert!(listeners.are_here());
         let sockets = listeners.each();
         assert_eq!(sockets.len(), if listeners.dns6.is_some() { 5 } else { 3 });
         let addresses: Vec<SocketAddr> =
@@ -211,6 +217,7 @@ pub(super) mod tests {
         let own = NetNamespace::own().unwrap();
         let listeners = Listeners::open(task.as_fd()).unwrap();
         assert_ne!(listeners.netns(), own);
+        assert!(!listeners.are_here());
         assert_eq!(listeners.netns(), NetNamespace::of(task.as_fd()).unwrap());
         assert_eq!(NetNamespace::own().unwrap(), own, "this thread stayed where it was");
         let there = std::fs::read_to_string(format!("/proc/{}/net/tcp", child.id())).unwrap();

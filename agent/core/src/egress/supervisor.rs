@@ -365,6 +365,7 @@ impl<'a> Session<'a> {
             names,
             audit,
             v6: listeners.dns6.is_some(),
+            host_network: listeners.are_here(),
         };
         self.conn.send_with_descriptors(&ToEgress::Start(start), &listeners.each())
     }
