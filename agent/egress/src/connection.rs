@@ -151,7 +151,7 @@ pub(crate) fn full(worker: &Worker) {
         reason: Some("the container has as many connections as it may".to_owned()),
         rule: None,
     };
-    worker.records.push(now_micros(), None, record);
+    worker.records.connection(now_micros(), None, record, Instant::now());
 }
 
 impl<'a> Connection<'a> {
@@ -421,7 +421,7 @@ impl<'a> Connection<'a> {
             reason: refusal.map(|refusal| refusal.reason),
             rule,
         };
-        self.worker.records.push(self.at, Some(self.flow), record);
+        self.worker.records.connection(self.at, Some(self.flow), record, Instant::now());
     }
 }
 

@@ -30,7 +30,16 @@ pub(crate) struct Line {
     worker: Rc<Worker>,
     next: mpsc::Receiver<OwnedFd>,
     line: Option<UnixStream>,
+    sending: Sending,
     pause: Duration,
+}
+
+/// A frame of which a part may be sent: the rest goes before anything else, whatever was done in between.
+#[derive(Default)]
+struct Sending {
+    reports: Vec<EgressReport>,
+    frame: Vec<u8>,
+    sent: usize,
 }
 
 /// What became of a wait.
@@ -42,17 +51,17 @@ enum Heard {
 
 impl Line {
     pub(crate) fn new(worker: Rc<Worker>, next: mpsc::Receiver<OwnedFd>) -> Self {
-        Self { worker, next, line: None, pause: FIRST_PAUSE }
+        Self { worker, next, line: None, sending: Sending::default(), pause: FIRST_PAUSE }
     }
 
     /// Sends what is put on record, until the core is gone.
     pub(crate) async fn run(&mut self) {
         loop {
-            let Self { worker, next, line, pause } = self;
+            let Self { worker, next, line, sending, pause } = self;
             let heard = match line {
                 Some(line) => tokio::select! {
                     next = next.recv() => Heard::Line(next),
-                    error = talk(worker, line) => Heard::Broken(error),
+                    error = talk(worker, line, sending) => Heard::Broken(error),
                 },
                 None => tokio::select! {
                     next = next.recv() => Heard::Line(next),
@@ -61,9 +70,14 @@ impl Line {
             };
             match heard {
                 Heard::Line(None) => return,
-                Heard::Line(Some(next)) => *line = opened(next),
+                Heard::Line(Some(next)) => {
+                    // Whoever has the other end of the one before may not have seen all of a frame.
+                    sending.give_back(worker);
+                    *line = opened(next);
+                }
                 Heard::Broken(error) => {
                     tracing::warn!("the line to the auditor is gone, and records wait: {error}");
+                    sending.give_back(worker);
                     *line = None;
                     *pause = FIRST_PAUSE;
                 }
@@ -78,10 +92,15 @@ impl Line {
     /// Sends what waits, and what is folded, if that takes no more than a moment: the worker ends.
     pub(crate) async fn flush(&mut self) {
         self.worker.records.unfold(Instant::now(), true);
-        let Some(line) = &mut self.line else { return };
+        let Self { worker, line, sending, .. } = self;
+        let Some(line) = line else { return };
         let (_, mut write) = line.split();
         let sends = async {
-            while !self.worker.records.is_empty() && send(&self.worker, &mut write).await.is_ok() {}
+            while sending.is_begun() || !worker.records.is_empty() {
+                if sending.send(worker, &mut write).await.is_err() {
+                    return;
+                }
+            }
         };
         let _ = timeout(LAST_WORDS, sends).await;
     }
@@ -100,12 +119,14 @@ fn opened(line: OwnedFd) -> Option<UnixStream> {
 }
 
 /// Says what there is to say until that fails.
-async fn talk(worker: &Worker, line: &mut UnixStream) -> io::Error {
+async fn talk(worker: &Worker, line: &mut UnixStream, sending: &mut Sending) -> io::Error {
     let (mut read, mut write) = line.split();
     let says = async {
         loop {
-            worker.records.wait().await;
-            if let Err(error) = send(worker, &mut write).await {
+            if !sending.is_begun() {
+                worker.records.wait().await;
+            }
+            if let Err(error) = sending.send(worker, &mut write).await {
                 return error;
             }
         }
@@ -127,38 +148,44 @@ async fn talk(worker: &Worker, line: &mut UnixStream) -> io::Error {
     }
 }
 
-/// Sends a frame of what waits. What was not sent whole waits again, also where this is not waited for any more.
-async fn send(worker: &Worker, line: &mut WriteHalf<'_>) -> io::Result<()> {
-    let batch = Batch { worker, reports: worker.records.take() };
-    if !batch.reports.is_empty() {
-        let body = serde_json::to_vec(&Frame { reports: &batch.reports })?;
-        line.write_all(&framed(&body).map_err(io::Error::other)?).await?;
+impl Sending {
+    fn is_begun(&self) -> bool {
+        !self.frame.is_empty()
     }
-    batch.sent();
-    Ok(())
+
+    /// Sends what is begun, or else a frame of what waits. Where this is not waited for any more, it goes on with the next call.
+    ///
+    /// # Errors
+    /// As write(2): nothing more can be said on this line.
+    async fn send(&mut self, worker: &Worker, line: &mut WriteHalf<'_>) -> io::Result<()> {
+        if !self.is_begun() {
+            let reports = worker.records.take();
+            if reports.is_empty() {
+                return Ok(());
+            }
+            let body = serde_json::to_vec(&Frame { reports: &reports })?;
+            *self = Self { frame: framed(&body).map_err(io::Error::other)?, reports, sent: 0 };
+        }
+        while let Some(rest) = self.frame.get(self.sent..).filter(|rest| !rest.is_empty()) {
+            match line.write(rest).await? {
+                0 => return Err(io::ErrorKind::WriteZero.into()),
+                count => self.sent += count,
+            }
+        }
+        *self = Self::default();
+        Ok(())
+    }
+
+    /// The line is another: what was not sent whole waits again.
+    fn give_back(&mut self, worker: &Worker) {
+        worker.records.give_back(std::mem::take(self).reports);
+    }
 }
 
 /// [`EgressReports`], lent.
 #[derive(Serialize)]
 struct Frame<'a> {
     reports: &'a [EgressReport],
-}
-
-struct Batch<'a> {
-    worker: &'a Worker,
-    reports: Vec<EgressReport>,
-}
-
-impl Batch<'_> {
-    fn sent(mut self) {
-        self.reports.clear();
-    }
-}
-
-impl Drop for Batch<'_> {
-    fn drop(&mut self) {
-        self.worker.records.give_back(std::mem::take(&mut self.reports));
-    }
 }
 
 #[cfg(test)]

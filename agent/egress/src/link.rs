@@ -1,7 +1,7 @@
 //! The worker's end of the link to the core: orders with descriptors beside them, and what the worker says.
 
 use ringfence_wire::{
-    egress::{Flow, FromEgress, MAX_ORDER, ToEgress},
+    egress::{EgressCounts, Flow, FromEgress, MAX_ORDER, ToEgress},
     frame::{FrameError, HEADER, framed, length},
     rights,
 };
@@ -16,20 +16,44 @@ use std::{
 use tokio::{
     io::{AsyncWriteExt, Interest},
     net::unix::{OwnedReadHalf, OwnedWriteHalf},
-    sync::{mpsc, oneshot},
+    sync::{Notify, mpsc, oneshot},
     time::timeout,
 };
 
 /// Messages that wait to be sent: as many questions as the core answers at once.
 const QUEUE: usize = 4096;
+/// Complaints that wait.
+const COMPLAINTS: usize = 8;
 /// How long the core may take to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Bytes that are read at once.
 const CHUNK: usize = 16 << 10;
 
+/// What is not the container's to delay: each has a place of its own.
+#[derive(Default)]
+struct First {
+    line: Cell<bool>,
+    counts: Cell<Option<EgressCounts>>,
+    complaints: RefCell<VecDeque<String>>,
+    more: Notify,
+}
+
+impl First {
+    fn next(&self) -> Option<FromEgress> {
+        if self.line.take() {
+            return Some(FromEgress::Line);
+        }
+        let complaint = self.complaints.borrow_mut().pop_front();
+        complaint.map(FromEgress::Complaint).or_else(|| self.counts.take().map(FromEgress::Counts))
+    }
+}
+
 /// What is said to the core, and who waits for an answer.
 pub(crate) struct Link {
+    /// Questions, of which a container makes as many as it likes.
     queue: mpsc::Sender<FromEgress>,
+    /// What goes before them.
+    first: First,
     last: Cell<u64>,
     waiting: RefCell<HashMap<u64, oneshot::Sender<Option<Flow>>>>,
 }
@@ -38,14 +62,28 @@ impl Link {
     /// A link, and what is to be [written](write) of it.
     pub(crate) fn new() -> (Self, mpsc::Receiver<FromEgress>) {
         let (queue, messages) = mpsc::channel(QUEUE);
-        (Self { queue, last: Cell::new(0), waiting: RefCell::default() }, messages)
+        (Self { queue, first: First::default(), last: Cell::new(0), waiting: RefCell::default() }, messages)
     }
 
-    /// Says something, unless the core has not read for long.
+    /// Says something, before all questions that wait. Of what waits already, the newest counts.
     pub(crate) fn say(&self, message: FromEgress) {
-        if self.queue.try_send(message).is_err() {
-            tracing::warn!("the daemon does not read what this egress worker says");
+        match message {
+            FromEgress::Line => self.first.line.set(true),
+            FromEgress::Counts(counts) => self.first.counts.set(Some(counts)),
+            FromEgress::Complaint(complaint) => {
+                let mut complaints = self.first.complaints.borrow_mut();
+                if complaints.len() >= COMPLAINTS {
+                    complaints.pop_front();
+                }
+                complaints.push_back(complaint);
+            }
+            message @ (FromEgress::Ready | FromEgress::WhoIs { .. }) => {
+                if self.queue.try_send(message).is_err() {
+                    tracing::warn!("the daemon does not read what this egress worker says");
+                }
+            }
         }
+        self.first.more.notify_one();
     }
 
     /// Whose connection this is: `Ok(None)`: no governed task's.
@@ -97,14 +135,20 @@ impl Drop for Waits<'_> {
 /// It does.
 pub(crate) async fn write(
     mut socket: OwnedWriteHalf,
+    link: &Link,
     mut messages: mpsc::Receiver<FromEgress>,
 ) -> io::Result<()> {
-    while let Some(message) = messages.recv().await {
+    loop {
+        let message = match link.first.next() {
+            Some(message) => message,
+            None => tokio::select! {
+                () = link.first.more.notified() => continue,
+                Some(message) = messages.recv() => message,
+            },
+        };
         let body = serde_json::to_vec(&message)?;
         socket.write_all(&framed(&body).map_err(io::Error::other)?).await?;
     }
-    // Nobody can say anything any more: the worker ends.
-    std::future::pending().await
 }
 
 /// What the core says, whole.
@@ -158,5 +202,47 @@ impl Orders {
         self.bytes.extend_from_slice(chunk.get(..received.bytes).unwrap_or_default());
         self.descriptors.extend(received.descriptors);
         Ok(received.bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::{net::UnixStream, task::LocalSet};
+
+    #[tokio::test]
+    async fn what_the_container_cannot_delay_goes_before_its_questions() {
+        LocalSet::new()
+            .run_until(async {
+                let (link, messages) = Link::new();
+                for port in 0..4096 {
+                    link.queue.try_send(FromEgress::WhoIs { id: 0, port }).unwrap();
+                }
+                for at in 0..10 {
+                    link.say(FromEgress::Complaint(at.to_string()));
+                    link.say(FromEgress::Counts(EgressCounts { open: at, ..EgressCounts::default() }));
+                }
+                link.say(FromEgress::Line);
+                let (ours, theirs) = UnixStream::pair().unwrap();
+                let (_read, write_half) = ours.into_split();
+                let theirs = theirs.into_std().unwrap();
+                theirs.set_nonblocking(false).unwrap();
+                let hears = tokio::task::spawn_blocking(move || {
+                    let mut conn = ringfence_wire::conn::Conn::new(theirs, PATIENCE * 6, MAX_ORDER);
+                    let said: Vec<_> = (0..11).map(|_| conn.receive::<FromEgress>().unwrap()).collect();
+                    // It is not closed before all of it is looked at.
+                    (said, conn)
+                });
+                let (said, _conn) = tokio::select! {
+                    written = write(write_half, &link, messages) => panic!("{written:?}"),
+                    heard = hears => heard.unwrap(),
+                };
+                assert_eq!(said[0], FromEgress::Line);
+                let complaints: Vec<_> = (2..10).map(|at| FromEgress::Complaint(at.to_string())).collect();
+                assert_eq!(said[1..9], complaints, "the newest");
+                assert!(matches!(said[9], FromEgress::Counts(EgressCounts { open: 9, .. })));
+                assert_eq!(said[10], FromEgress::WhoIs { id: 0, port: 0 });
+            })
+            .await;
     }
 }

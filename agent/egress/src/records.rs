@@ -2,7 +2,8 @@
 
 use ringfence_base::clock::now_micros;
 use ringfence_wire::egress::{
-    EgressRecord, EgressReport, Flow, MAX_NAME, MAX_SENTENCE, NameOutcome, REPORTS_AT_ONCE,
+    EgressCause, EgressOutcome, EgressRecord, EgressReport, Flow, MAX_NAME, MAX_SENTENCE, NameOutcome,
+    REPORTS_AT_ONCE,
 };
 use std::{
     cell::{Cell, RefCell},
@@ -14,7 +15,9 @@ use tokio::sync::Notify;
 
 /// Records that wait for the auditor.
 const MOST_WAITING: usize = 4096;
-/// How long the same question for a name that is not answered is one record.
+/// Of them, what was refused may be so many: refusals cost nothing, and must not push out what passed.
+const MOST_REFUSED: usize = MOST_WAITING / 2;
+/// How long the same question for a name that is not answered is one record, and the same refusal of a connection.
 const FOLDING: Duration = Duration::from_secs(10);
 /// Different ones that are followed at once.
 const MOST_FOLDED: usize = 512;
@@ -26,6 +29,8 @@ const PER_SECOND: f64 = 32.0;
 pub(crate) struct Records {
     waiting: RefCell<VecDeque<EgressReport>>,
     folds: RefCell<Folds>,
+    /// Connections that did not pass, by name, port, cause and tool call.
+    refusals: RefCell<HashMap<(String, u16, Option<EgressCause>, u64), Refusals>>,
     /// Since the last batch that said so.
     lost: Cell<u64>,
     /// Since the worker began.
@@ -37,6 +42,13 @@ struct Folds {
     by_question: HashMap<(String, String), Fold>,
     tokens: f64,
     filled: Instant,
+}
+
+/// The same refusal of connections, again and again.
+struct Refusals {
+    since: Instant,
+    /// The first that is not recorded yet, and how many came behind it.
+    more: Option<(EgressReport, u64)>,
 }
 
 struct Fold {
@@ -51,6 +63,7 @@ impl Records {
         Self {
             waiting: RefCell::default(),
             folds: RefCell::new(Folds { by_question: HashMap::new(), tokens: BURST, filled: now }),
+            refusals: RefCell::default(),
             lost: Cell::new(0),
             all_lost: Cell::new(0),
             more: Notify::new(),
@@ -62,14 +75,39 @@ impl Records {
         self.all_lost.get()
     }
 
-    /// Puts one on record. `at`: µs since 1970.
-    pub(crate) fn push(&self, at: i64, flow: Option<Flow>, record: EgressRecord) {
+    /// Puts a connection on record. `at`: µs since 1970. Of those of a tool call that are refused for the same cause, at the same name
+    /// and port, the first is recorded at once, and the first that comes after it when [`FOLDING`] is over, with how many came after that.
+    pub(crate) fn connection(&self, at: i64, flow: Option<Flow>, record: EgressRecord, now: Instant) {
+        let report = EgressReport { at, flow, record };
+        let EgressRecord::Connection { name, port, cause, outcome, .. } = &report.record else { return };
+        if !matches!(outcome, EgressOutcome::Refused | EgressOutcome::Failed) {
+            return self.push(report, MOST_WAITING);
+        }
+        let mut refusals = self.refusals.borrow_mut();
+        let key = (name.clone(), *port, *cause, flow.map_or(0, |flow| flow.call));
+        if let Some(same) = refusals.get_mut(&key) {
+            match &mut same.more {
+                Some((_, times)) => *times += 1,
+                none => *none = Some((report, 0)),
+            }
+            return;
+        }
+        if refusals.len() >= MOST_FOLDED {
+            drop(refusals);
+            return self.lose(1);
+        }
+        refusals.insert(key, Refusals { since: now, more: None });
+        drop(refusals);
+        self.push(report, MOST_REFUSED);
+    }
+
+    fn push(&self, report: EgressReport, most: usize) {
         let mut waiting = self.waiting.borrow_mut();
-        if waiting.len() >= MOST_WAITING {
+        if waiting.len() >= most {
             drop(waiting);
             return self.lose(1);
         }
-        waiting.push_back(EgressReport { at, flow, record });
+        waiting.push_back(report);
         self.more.notify_one();
     }
 
@@ -82,7 +120,7 @@ impl Records {
             address: Some(address),
             repeats: 0,
         };
-        self.push(now_micros(), None, record);
+        self.push(EgressReport { at: now_micros(), flow: None, record }, MOST_WAITING);
     }
 
     /// A question was not answered with an address: the first time that is recorded at once, and how often it came again when
@@ -101,7 +139,8 @@ impl Records {
         }
         folds.by_question.insert(question.clone(), Fold { outcome, since: now, more: None });
         drop(folds);
-        self.push(now_micros(), None, name_record(question, outcome, 0));
+        let record = name_record(question, outcome, 0);
+        self.push(EgressReport { at: now_micros(), flow: None, record }, MOST_REFUSED);
     }
 
     /// Records what was folded long enough; of all with `at_once`.
@@ -118,7 +157,20 @@ impl Records {
             }
             !is_over
         });
-        over.into_iter().for_each(|(at, record)| self.push(at, None, record));
+        let mut reports: Vec<EgressReport> =
+            over.into_iter().map(|(at, record)| EgressReport { at, flow: None, record }).collect();
+        self.refusals.borrow_mut().retain(|_, same| {
+            let is_over = at_once || now.saturating_duration_since(same.since) >= FOLDING;
+            match same.more.take_if(|_| is_over) {
+                Some((report, times)) => {
+                    reports.push(repeated(report, times));
+                    same.since = now;
+                    !at_once
+                }
+                None => !is_over,
+            }
+        });
+        reports.into_iter().for_each(|report| self.push(report, MOST_REFUSED));
     }
 
     /// Waits until there is something to take.
@@ -182,6 +234,18 @@ impl Folds {
 
 fn name_record((name, kind): (String, String), outcome: NameOutcome, repeats: u64) -> EgressRecord {
     EgressRecord::Name { name, kind, outcome, address: None, repeats }
+}
+
+/// Says how many like it came after it.
+fn repeated(mut report: EgressReport, times: u64) -> EgressReport {
+    if let EgressRecord::Connection { reason, .. } = &mut report.record
+        && times > 0
+    {
+        let said = reason.take().unwrap_or_default();
+        let again = format!(" (and {times} more like it within {} s)", FOLDING.as_secs());
+        *reason = Some(printable(&said, MAX_SENTENCE.saturating_sub(again.len())) + &again);
+    }
+    report
 }
 
 /// A sentence for the record: one line of printable ASCII, and no longer than it may be.
@@ -261,7 +325,7 @@ mod tests {
     fn what_waits_is_bounded_and_what_is_lost_is_said() {
         let records = Records::new(Instant::now());
         for at in 0..5000 {
-            records.push(0, None, connection(at));
+            records.push(EgressReport { at: 0, flow: None, record: connection(at) }, MOST_WAITING);
         }
         let first = records.take();
         assert_eq!(first.len(), REPORTS_AT_ONCE);
@@ -271,6 +335,69 @@ mod tests {
         assert_eq!(told.iter().filter(|(name, _)| name == "lost").map(|(_, n)| n).sum::<u64>(), 5000 - 4096);
         assert_eq!(told[0].0, "0", "the oldest is first again");
         assert_eq!(records.lost(), 5000 - 4096);
+    }
+
+    fn ended(port: u16, outcome: EgressOutcome) -> EgressRecord {
+        EgressRecord::Connection {
+            name: "a.org".into(),
+            port,
+            dialled: None,
+            tls: true,
+            sent: 0,
+            received: 0,
+            duration_us: 0,
+            outcome,
+            cause: (outcome != EgressOutcome::Passed).then_some(EgressCause::NotTls),
+            reason: (outcome != EgressOutcome::Passed).then(|| "x".repeat(MAX_SENTENCE)),
+            rule: None,
+        }
+    }
+
+    #[test]
+    fn refused_connections_leave_room_for_those_that_passed() {
+        let begun = Instant::now();
+        let records = Records::new(begun);
+        // Other names and ports each time, and more than are followed.
+        for round in 0..20 {
+            for port in 0..600 {
+                records.connection(0, None, ended(port, EgressOutcome::Refused), begun + FOLDING * round);
+            }
+            records.unfold(begun + FOLDING * (round + 1), false);
+        }
+        assert_eq!(records.waiting.borrow().len(), MOST_REFUSED);
+        assert!(records.lost() > 0);
+        records.connection(0, None, ended(443, EgressOutcome::Passed), begun);
+        assert!(records.waiting.borrow().iter().any(|report| {
+            matches!(&report.record, EgressRecord::Connection { outcome: EgressOutcome::Passed, .. })
+        }));
+    }
+
+    #[test]
+    fn the_same_refusal_is_one_record_in_ten_seconds_that_says_how_often() {
+        let begun = Instant::now();
+        let records = Records::new(begun);
+        for at in 0..5 {
+            records.connection(at, None, ended(443, EgressOutcome::Refused), begun);
+            records.connection(at, None, ended(443, EgressOutcome::Passed), begun);
+        }
+        assert_eq!(records.take().len(), 6, "each that passed, and one");
+        records.unfold(begun + FOLDING / 2, false);
+        assert!(records.is_empty());
+        records.unfold(begun + FOLDING, false);
+        let told = records.take();
+        let [EgressReport { at: 1, record: EgressRecord::Connection { reason: Some(reason), .. }, .. }] =
+            &told[..]
+        else {
+            panic!("{told:?}")
+        };
+        assert!(reason.ends_with("x (and 3 more like it within 10 s)"), "{reason}");
+        assert_eq!(reason.len(), MAX_SENTENCE);
+        records.unfold(begun + FOLDING * 2, false);
+        records.connection(9, None, ended(443, EgressOutcome::Refused), begun + FOLDING * 2);
+        assert_eq!(records.take().len(), 1, "another ten seconds");
+        records.connection(9, None, ended(443, EgressOutcome::Refused), begun + FOLDING * 2);
+        records.unfold(begun + FOLDING * 2, true);
+        assert_eq!(records.take().len(), 1, "nothing is forgotten at the end");
     }
 
     #[test]

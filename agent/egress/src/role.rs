@@ -157,7 +157,7 @@ async fn work(core: UnixStream, start: EgressStart, sockets: Sockets, descriptor
     worker.link.say(FromEgress::Ready);
     let ended = tokio::select! {
         ended = obey(&worker, Orders::new(read), lines) => ended.map_err(Error::Link),
-        written = link::write(write, messages) => {
+        written = link::write(write, &worker.link, messages) => {
             if let Err(error) = written {
                 tracing::info!("container {container}: the daemon is gone, and so is its egress worker: {error}");
             }

@@ -8,6 +8,7 @@
     reason = "a test that cannot go on fails there"
 )]
 
+mod bounds;
 mod changed;
 mod crowd;
 mod http;

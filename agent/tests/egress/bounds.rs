@@ -1,0 +1,201 @@
+//! What a container has so much of: bytes that it may send, places for what is judged, the line to the auditor.
+
+use crate::{
+    servers::{Http, Server, answer},
+    support::{A, Core, PATIENCE, eventually, is_refused, local, rest_of, say, wait_until},
+};
+use ringfence_wire::{
+    conn::Conn,
+    egress::{
+        EgressCause, EgressOutcome, EgressRecord, EgressReport, EgressReports, MAX_QUESTION, MAX_REPORTS,
+        NameOptions, Names, ToEgress,
+    },
+    frame::read_message,
+};
+use rustix::net::sockopt;
+use std::{
+    io::{Read, Write},
+    net::TcpStream,
+    os::{fd::AsFd, unix::net::UnixStream},
+    sync::{
+        Arc, Barrier,
+        atomic::{AtomicU64, Ordering},
+    },
+    thread,
+    time::Duration,
+};
+
+fn sent(record: &EgressRecord) -> u64 {
+    if let EgressRecord::Connection { sent, .. } = record { *sent } else { 0 }
+}
+
+#[test]
+fn many_connections_at_once_send_no_more_than_one_may() {
+    const MANY: usize = 16;
+    let got = Arc::new(AtomicU64::new(0));
+    let (counted, all) = (Arc::clone(&got), Arc::new(Barrier::new(MANY)));
+    let server = Server::new(move |mut stream| {
+        // None is read before all wait: what is on its way is counted, too.
+        sockopt::set_socket_recv_buffer_size(&stream, 4096).unwrap();
+        all.wait();
+        thread::sleep(Duration::from_millis(200));
+        let mut bytes = vec![0; 65_536];
+        while let Ok(count @ 1..) = stream.read(&mut bytes) {
+            counted.fetch_add(count as u64, Ordering::SeqCst);
+        }
+    });
+    let options = NameOptions { max_upload: Some(1_000_000), ..NameOptions::default() };
+    let rule = format!("tcp:localhost:{}", server.port);
+    let core = Core::start(Names { options, ..local(&[&rule]) });
+    let address = core.ask("localhost", A).1.unwrap();
+    thread::scope(|scope| {
+        for _ in 0..MANY {
+            let stream = core.connect(address, server.port);
+            scope.spawn(move || {
+                say(&stream, &vec![7; 400_000]);
+                let _ = rest_of(&stream);
+            });
+        }
+    });
+    core.recorded(EgressOutcome::Ended, Some(EgressCause::TooMuch));
+    wait_until("all are on record", || core.connections().len() == MANY);
+    let recorded: u64 = core.connections().iter().map(sent).sum();
+    assert!(recorded <= 1_000_000, "{recorded}");
+    assert!((1..=recorded).contains(&got.load(Ordering::SeqCst)), "{got:?} of {recorded}");
+}
+
+#[test]
+fn what_reached_a_server_is_on_record_however_the_connection_ends() {
+    let (go, gone) = std::sync::mpsc::channel::<()>();
+    let (tell, told) = std::sync::mpsc::channel::<u64>();
+    let both = std::sync::Mutex::new((gone, tell));
+    let server = Server::new(move |mut stream| {
+        let (gone, tell) = &*both.lock().unwrap();
+        gone.recv().unwrap();
+        // The worker learns that its client is gone when there is something to say to it.
+        let _ = stream.write_all(b"x");
+        thread::sleep(Duration::from_millis(100));
+        let _ = stream.write_all(b"y");
+        let mut got = 0;
+        let mut bytes = vec![0; 65_536];
+        while let Ok(count @ 1..) = stream.read(&mut bytes) {
+            got += count as u64;
+        }
+        tell.send(got).unwrap();
+    });
+    let rule = format!("tcp:localhost:{}", server.port);
+    let core = Core::start(local(&[&rule]));
+    let mut stream = core.open("localhost", server.port);
+    // Until nothing more has room anywhere.
+    stream.set_write_timeout(Some(Duration::from_millis(500))).unwrap();
+    while stream.write(&[7; 65_536]).is_ok() {}
+    sockopt::set_socket_linger(&stream, Some(Duration::ZERO)).unwrap();
+    drop(stream);
+    go.send(()).unwrap();
+    let got = told.recv_timeout(PATIENCE).unwrap();
+    let record = eventually("it is on record", || core.connections().pop());
+    assert!(got > 100_000 && sent(&record) >= got, "the server has {got} bytes: {record:?}");
+}
+
+#[test]
+fn clients_that_are_in_the_middle_of_a_word_have_so_many_places() {
+    let places = 768;
+    let (_, hard) = nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE).unwrap();
+    nix::sys::resource::setrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE, hard, hard).unwrap();
+    if hard < 4 * places as u64 {
+        return eprintln!("skipped: {hard} descriptors are too few");
+    }
+    let http = Http::new();
+    let core = Core::start(local(&[&format!("localhost:{}", http.port())]));
+    let address = core.ask("localhost", A).1.unwrap();
+    let request = format!("GET /x HTTP/1.1\r\nHost: localhost:{}\r\n\r\n", http.port());
+    let open = |text: &str| {
+        let mut stream = core.connect(address, http.port());
+        stream.write_all(text.as_bytes()).unwrap();
+        stream
+    };
+    // One whose request went on keeps none.
+    let resting = open(&request);
+    assert_eq!(answer(&resting).1, "/x");
+    // Half a request: it holds a place for as long as that may take.
+    let half: Vec<TcpStream> = (0..places).map(|_| open(&request[..request.len() - 1])).collect();
+    let late = open(&request);
+    late.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+    // A slow machine has not looked at all of the others yet.
+    let early = (&late).read(&mut [0]).is_ok();
+    late.set_read_timeout(Some(PATIENCE)).unwrap();
+    for mut stream in &half[..half.len() / 2] {
+        let _ = stream.write_all(b"\n");
+    }
+    if !early {
+        assert_eq!(answer(&late).1, "/x", "as soon as there is room");
+    }
+    drop(half);
+    say(&resting, request.as_bytes());
+    assert_eq!(answer(&resting).1, "/x");
+}
+
+#[test]
+fn what_waits_when_the_worker_ends_is_whole() {
+    // It gives up what it cannot say within two seconds: where this machine is too slow, once more.
+    for _ in 0..10 {
+        let server = Server::echo();
+        let rule = format!("tcp:localhost:{}", server.port);
+        let mut core = Core::start_mute(local(&[&rule, "*.w.example"]), false);
+        let (mut ours, theirs) = UnixStream::pair().unwrap();
+        sockopt::set_socket_send_buffer_size(&theirs, 4096).unwrap();
+        let link = core.link();
+        Conn::new(link, PATIENCE, MAX_QUESTION)
+            .send_with_descriptors(&ToEgress::Line, &[theirs.as_fd()])
+            .unwrap();
+        drop(theirs);
+        let mut stream = core.open("localhost", server.port);
+        stream.write_all(b"x").unwrap();
+        stream.read_exact(&mut [0]).unwrap();
+        for at in 0..120 {
+            core.ask(&format!("{at}.w.example"), A);
+        }
+        // It is in the middle of a frame: nobody reads.
+        let mut first = [0];
+        ours.read_exact(&mut first).unwrap();
+        core.order(&ToEgress::Stop);
+        assert!(is_refused(&stream));
+        let mut line = std::io::Cursor::new(first).chain(ours);
+        let mut reports: Vec<EgressReport> = Vec::new();
+        let error = loop {
+            match read_message::<EgressReports>(&mut line, MAX_REPORTS) {
+                Ok(more) => reports.extend(more.reports),
+                Err(error) => break error,
+            }
+        };
+        core.ended();
+        assert!(!matches!(error, ringfence_wire::frame::FrameError::Json(_)), "{error}");
+        let ended = reports.iter().any(|report| {
+            matches!(report.record, EgressRecord::Connection { outcome: EgressOutcome::Ended, .. })
+        });
+        if ended {
+            return assert_eq!(reports.len(), 122, "two names' address, and what was open");
+        }
+        eprintln!("only {} reports, and {error}", reports.len());
+    }
+    panic!("never all of it");
+}
+
+#[test]
+fn no_name_leads_to_the_host_from_a_network_of_its_own() {
+    let server = Server::echo();
+    let rule = format!("tcp:localhost:{}", server.port);
+    for audit in [false, true] {
+        let core = Core::start_in(local(&[&rule]), audit, false);
+        let _line = core.line();
+        let stream = core.open("localhost", server.port);
+        say(&stream, b"x");
+        assert!(is_refused(&stream));
+        core.recorded(EgressOutcome::Refused, Some(EgressCause::NotPublic));
+        assert_eq!(server.connections(), 0);
+    }
+    let core = Core::start_in(local(&[&rule]), false, true);
+    let mut stream = core.open("localhost", server.port);
+    stream.write_all(b"x").unwrap();
+    stream.read_exact(&mut [0]).unwrap();
+}
