@@ -1,5 +1,6 @@
 """Scenes of outbound names: what a container reaches by name, where the kernel, the core and an egress worker hold it to that."""
 
+import ctypes
 import json
 import os
 import signal
@@ -18,6 +19,7 @@ PLACE = f"{BASE}/egress"
 # Public, and in this guest nobody's: it has no way out.
 SERVER = "20.9.8.7"
 PRIVATE = "10.1.2.3"
+SERVERS = "rf-servers"
 PROFILES = "/etc/ringfence/profiles"
 CERTIFIED = ["granted.rf.test", "other.rf.test", "later.rf.test", "a.wild.rf.test", "b.c.wild.rf.test", "inner.rf.test"]
 NAMES = {"inner.rf.test": PRIVATE, **{name: SERVER for name in [*CERTIFIED[:-1], "plain.rf.test", "banner.rf.test"]}}
@@ -66,7 +68,7 @@ class Servers:
 
     def listen(self, address, port, serve):
         """Serves each connection in a thread of its own."""
-        listener = socket.create_server((address, port))
+        listener = elsewhere(lambda: socket.create_server((address, port)))
 
         def accept():
             while True:
@@ -210,8 +212,46 @@ def write_profile(net, deny=()):
     put(f"{PROFILES}/rf-egress.toml", text)
 
 
+def servers_network():
+    """A network namespace for the servers, by a route: no name may lead to an address of the host's own."""
+    if not os.path.exists(f"/run/netns/{SERVERS}"):
+        run(["ip", "netns", "add", SERVERS])
+        run(["ip", "link", "add", "rf-host", "type", "veth", "peer", "name", "rf-servers", "netns", SERVERS])
+        run(["ip", "addr", "add", "10.254.0.1/30", "dev", "rf-host"])
+        run(["ip", "link", "set", "rf-host", "up"])
+        inside = ["ip", "-n", SERVERS]
+        run([*inside, "addr", "add", "10.254.0.2/30", "dev", "rf-servers"])
+        run([*inside, "link", "set", "rf-servers", "up"])
+        run([*inside, "link", "set", "lo", "up"])
+        for address in (SERVER, PRIVATE):
+            run([*inside, "addr", "add", f"{address}/32", "dev", "lo"])
+            run(["ip", "route", "add", f"{address}/32", "via", "10.254.0.2"])
+
+
+def elsewhere(do):
+    """Does something in the servers' network namespace, which is a thread's."""
+    done = []
+
+    def work():
+        with open(f"/run/netns/{SERVERS}") as namespace:
+            if ctypes.CDLL(None, use_errno=True).setns(namespace.fileno(), 0):
+                done.append(OSError(ctypes.get_errno(), "setns"))
+                return
+        try:
+            done.append(do())
+        except OSError as error:
+            done.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    if isinstance(done[0], OSError):
+        raise done[0]
+    return done[0]
+
+
 def prepare():
-    """Servers with a certificate of their own, at an address of the host's, and the host's resolver."""
+    """Servers with a certificate of their own, beside the host, and the host's resolver."""
     os.makedirs(PLACE, exist_ok=True)
     os.chmod(PLACE, 0o755)
     names = ",".join(f"DNS:{name}" for name in CERTIFIED)
@@ -220,8 +260,7 @@ def prepare():
     with open(f"{PLACE}/client.py", "w") as file:
         file.write(CLIENT)
     run(["ip", "link", "set", "lo", "up"])
-    for address in (SERVER, PRIVATE):
-        run(["ip", "addr", "replace", f"{address}/32", "dev", "lo"])
+    servers_network()
     put("/etc/resolv.conf", "nameserver 127.0.0.1\n")
     write_profile(GRANTED)
     return Servers(), Resolver()
