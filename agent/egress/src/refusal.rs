@@ -70,7 +70,7 @@ impl Refusal {
             EgressCause::NotTls => format!(
                 "Only TLS and HTTP/1.1 are passed on here; to allow any protocol, put \"tcp:{name}:{port}\" into `net` of the profile."
             ),
-            EgressCause::Ech => "To allow it, set `ech = true` in [net] of the profile.".to_owned(),
+            EgressCause::Ech => "Browsers send this with every connection: switch it off in the browser (docs/profiles.md, \"Browsers\"). `ech = true` in [net] of the profile lets it pass, and then any site behind the same front can be reached.".to_owned(),
             EgressCause::NotPublic => {
                 "To allow it, put the address into `net` of the profile, beside the name.".to_owned()
             }
