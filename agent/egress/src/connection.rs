@@ -350,6 +350,8 @@ impl<'a> Connection<'a> {
     async fn pass(&self, client: TcpStream, opened: Opened<'a>) {
         let Opened { server, passing, head: Head { check, held, approved, found, .. } } = opened;
         let known = self.worker.know(passing);
+        // Whatever becomes of this process, it is known that there was one.
+        self.put(EgressOutcome::Open, None);
         let pass = Pass {
             mover: &self.worker.mover,
             client: &client,
@@ -390,7 +392,7 @@ impl<'a> Connection<'a> {
         refusal.tell(&self.worker.mover, client, self.opening.get(), place).await;
     }
 
-    /// Puts it on record, once.
+    /// Puts it on record, once: it is over.
     fn record(&self, outcome: EgressOutcome, refusal: Option<Refusal>) {
         let (sent, received) = (self.sent.get(), self.received.get());
         self.worker.count(|counts| {
@@ -399,22 +401,25 @@ impl<'a> Connection<'a> {
             match outcome {
                 EgressOutcome::Refused | EgressOutcome::Ended => counts.refused += 1,
                 EgressOutcome::Failed => counts.failed += 1,
-                EgressOutcome::Passed | EgressOutcome::WouldDeny => {}
+                EgressOutcome::Open | EgressOutcome::Passed | EgressOutcome::WouldDeny => {}
             }
         });
         let kept = self.would_deny.borrow_mut().take();
-        let (outcome, refusal) = match (kept, outcome) {
-            (Some(kept), EgressOutcome::Passed) => (EgressOutcome::WouldDeny, Some(kept)),
-            _ => (outcome, refusal),
-        };
+        match (kept, outcome) {
+            (Some(kept), EgressOutcome::Passed) => self.put(EgressOutcome::WouldDeny, Some(kept)),
+            _ => self.put(outcome, refusal),
+        }
+    }
+
+    fn put(&self, outcome: EgressOutcome, refusal: Option<Refusal>) {
         let rule = refusal.as_ref().and_then(|refusal| refusal.rule).or(self.rule.get());
         let record = EgressRecord::Connection {
             name: self.name.clone(),
             port: self.flow.port,
             dialled: self.dialled.get(),
             tls: self.tls.get(),
-            sent,
-            received,
+            sent: self.sent.get(),
+            received: self.received.get(),
             duration_us: u64::try_from(self.began.elapsed().as_micros()).unwrap_or(u64::MAX),
             outcome,
             cause: refusal.as_ref().map(|refusal| refusal.cause),

@@ -104,7 +104,7 @@ pub fn check(line: &EgressLine, report: EgressReport, now: Now) -> Option<Checke
             let lasted = i64::try_from(duration_us).unwrap_or(i64::MAX);
             let connection = Connection {
                 outcome,
-                cause: cause.filter(|_| outcome != EgressOutcome::Passed),
+                cause: cause.filter(|_| !matches!(outcome, EgressOutcome::Open | EgressOutcome::Passed)),
                 reason,
                 address: flow.map(|flow| flow.address),
                 dialled,
@@ -178,7 +178,7 @@ fn verdict_of(told: &Told) -> u8 {
     match told {
         Told::Connection(connection) => match connection.outcome {
             // What was granted and reached nobody was denied by nobody.
-            EgressOutcome::Passed | EgressOutcome::Failed => verdict::ALLOWED,
+            EgressOutcome::Open | EgressOutcome::Passed | EgressOutcome::Failed => verdict::ALLOWED,
             EgressOutcome::WouldDeny => verdict::WOULD_DENY,
             EgressOutcome::Refused | EgressOutcome::Ended => verdict::DENIED,
         },

@@ -232,6 +232,8 @@ fn a_worker_ends_with_its_core_and_one_that_is_killed_takes_its_connections_alon
     let mut core = Core::start(local(&[&rule]));
     let stream = core.open("localhost", server.port);
     goes_round(&stream);
+    wait_until("that it was there is on record already", || core.begun() == 1);
     core.kill();
     assert!(is_refused(&stream));
+    assert_eq!((core.begun(), core.connections().len()), (1, 0));
 }

@@ -233,10 +233,22 @@ impl Core {
         read_answer(&answer[..count])
     }
 
-    /// What is on record of connections.
+    /// What is on record of connections that are over.
     pub(crate) fn connections(&self) -> Vec<EgressRecord> {
         let records = self.reports().into_iter().map(|report| report.record);
-        records.filter(|record| matches!(record, EgressRecord::Connection { .. })).collect()
+        let is_over = |record: &EgressRecord| match record {
+            EgressRecord::Connection { outcome, .. } => *outcome != EgressOutcome::Open,
+            _ => false,
+        };
+        records.filter(is_over).collect()
+    }
+
+    /// How many began to pass.
+    pub(crate) fn begun(&self) -> usize {
+        let is_begun = |report: &EgressReport| {
+            matches!(report.record, EgressRecord::Connection { outcome: EgressOutcome::Open, .. })
+        };
+        self.reports().iter().filter(|report| is_begun(report)).count()
     }
 
     /// How many connections that is: a refusal is recorded once in a while, with how many like it came.

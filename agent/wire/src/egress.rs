@@ -273,7 +273,7 @@ pub struct EgressReport {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum EgressRecord {
-    /// A connection that is over, or was refused.
+    /// A connection that begins to pass, is over, or was refused.
     Connection {
         /// The name that its address stands for, at most [`MAX_NAME`] bytes. Empty: the address stands for none.
         name: String,
@@ -328,6 +328,8 @@ pub enum EgressRecord {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EgressOutcome {
+    /// It begins to pass. What became of it is another record; there is none where its worker was killed.
+    Open,
     /// It was granted, and passed until one of its ends ended it.
     Passed,
     /// It was refused before anything reached a server.

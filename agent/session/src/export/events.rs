@@ -63,6 +63,7 @@ fn is_cut(event: &Event) -> bool {
 
 fn network_activity(event: &Event, connection: &Connection) -> Class {
     let (activity, status) = match connection.outcome {
+        EgressOutcome::Open => ((1, "Open"), SUCCESS),
         EgressOutcome::Passed | EgressOutcome::WouldDeny => ((2, "Close"), SUCCESS),
         EgressOutcome::Ended => ((3, "Reset"), FAILURE),
         EgressOutcome::Failed => ((4, "Fail"), FAILURE),
