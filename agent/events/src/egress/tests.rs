@@ -67,6 +67,9 @@ fn a_connection_is_a_record_of_its_process_and_call() {
     let egress = record.egress.clone().expect("what the worker tells");
     assert_eq!(egress.target(&record).as_deref(), Some("example.org:443"));
     assert_eq!(egress.cause(), None, "it passed");
+    let (_, opened) = checked(at, flow([198, 18, 3, 1], 443), connection("example.org", EgressOutcome::Open))
+        .expect("taken");
+    assert_eq!((opened.verdict, opened.egress.and_then(|egress| egress.cause())), (verdict::ALLOWED, None));
     for (outcome, expected) in [
         (EgressOutcome::Refused, verdict::DENIED),
         (EgressOutcome::Ended, verdict::DENIED),
