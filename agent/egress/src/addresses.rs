@@ -5,6 +5,9 @@ use ringfence_names::address::{Blocked, carried_v4, is_within, screen};
 use ringfence_wire::egress::{AddressRule, EgressCause, Names};
 use std::{collections::HashSet, io, net::IpAddr};
 
+/// Most addresses of a name that are tried.
+pub(crate) const MOST_ADDRESSES: usize = 8;
+
 /// An address that a name leads to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Found {
@@ -89,13 +92,9 @@ mod tests {
     use super::*;
 
     type Rules<'a> = &'a [(&'a str, Option<u16>, bool)];
+    type Judged = Result<String, (EgressCause, bool)>;
 
-    fn judge(
-        rules: Rules<'_>,
-        host_network: bool,
-        addr: &str,
-        is_own: bool,
-    ) -> Result<String, (EgressCause, bool)> {
+    fn judge(rules: Rules<'_>, host_network: bool, addr: &str, is_own: bool) -> Judged {
         let rule = |(net, port, allow): &(&str, Option<u16>, bool)| AddressRule {
             net: net.parse().unwrap(),
             port: *port,

@@ -1,7 +1,7 @@
 //! From a name to a server: the host's resolver, what of its answers may be dialled, and the first of those that answers.
 
 use crate::{
-    addresses::{Found, Not, found},
+    addresses::{Found, MOST_ADDRESSES, Not, found},
     hosts,
     refusal::Refusal,
     worker::{Policy, Worker},
@@ -22,8 +22,6 @@ use tokio::{
 
 /// How long the host's resolver may take, its queue included.
 const LOOKUP_TIME: Duration = Duration::from_secs(10);
-/// Most addresses of a name that are tried.
-pub(crate) const MOST_ADDRESSES: usize = 8;
 /// How long one of several addresses has before the next is tried beside it (RFC 8305 says 250 ms).
 const HEAD_START: Duration = Duration::from_millis(250);
 /// How long each may take to answer.

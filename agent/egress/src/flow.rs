@@ -267,3 +267,39 @@ fn unless_it_would_block<T>(result: io::Result<T>) -> io::Result<Option<T>> {
         Err(error) => Err(error),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::net::sockopt;
+    use std::{cell::Cell, time::Duration};
+    use tokio::time::{sleep, timeout};
+
+    async fn pair() -> (TcpStream, TcpStream) {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let one = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        (one, listener.accept().await.unwrap().0)
+    }
+
+    /// Writes until nothing more has room.
+    async fn fill(stream: &TcpStream) {
+        while timeout(Duration::from_millis(200), stream.writable()).await.is_ok() {
+            let _ = stream.try_write(&[7; 65_536]);
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_taken_is_counted_although_it_never_arrives() {
+        let ((client, from), (to, _server)) = (pair().await, pair().await);
+        sockopt::set_socket_send_buffer_size(&to, 4096).unwrap();
+        fill(&to).await;
+        fill(&client).await;
+        while ioctl_fionread(&from).unwrap() < MUCH as u64 {
+            sleep(Duration::from_millis(5)).await;
+        }
+        let (mover, counted) = (Mover::default(), Cell::new(0));
+        let moves = mover.advance(&from, &to, 20_000, |count| counted.set(counted.get() + count));
+        assert!(timeout(Duration::from_millis(50), moves).await.is_err(), "nobody reads it");
+        assert!((1..=20_000).contains(&counted.get()), "{counted:?}");
+    }
+}

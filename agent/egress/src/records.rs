@@ -29,8 +29,8 @@ const PER_SECOND: f64 = 32.0;
 pub(crate) struct Records {
     waiting: RefCell<VecDeque<EgressReport>>,
     folds: RefCell<Folds>,
-    /// Connections that did not pass, by name, port, cause and tool call.
-    refusals: RefCell<HashMap<(String, u16, Option<EgressCause>, u64), Refusals>>,
+    /// Connections that did not pass.
+    refusals: RefCell<HashMap<Refused, Refusals>>,
     /// Since the last batch that said so.
     lost: Cell<u64>,
     /// Since the worker began.
@@ -43,6 +43,9 @@ struct Folds {
     tokens: f64,
     filled: Instant,
 }
+
+/// What refusals have in common that are one record: name, port, cause, the tool call's tag.
+type Refused = (String, u16, Option<EgressCause>, u64);
 
 /// The same refusal of connections, again and again.
 struct Refusals {

@@ -1,8 +1,7 @@
 //! What all connections and questions of a worker share: the policy, the table of names, counts.
 
 use crate::{
-    addresses::{Found, Not, may_dial},
-    dial::MOST_ADDRESSES,
+    addresses::{Found, MOST_ADDRESSES, Not, may_dial},
     flow::Mover,
     held::PLACES,
     link::Link,
