@@ -1,7 +1,7 @@
 //! Profiles read again: every container gets the next generation of its policy, or keeps the one it has and says why.
 
 use super::{
-    egress::{Change, line_of},
+    egress::{Change, Tasks, line_of},
     enforcer::Enforcer,
     enroll::{Compiled, EnrollError, Request, Surroundings, compile, host_root},
     outbox::Update,
@@ -21,12 +21,13 @@ use std::{
 impl<E: Enforcer> State<E> {
     /// Reads all profiles again. Each container changes as one, or not at all.
     pub fn reload(&mut self) -> Reloaded {
-        self.reopen_names();
+        let mut tasks = Tasks::default();
+        self.reopen_names(&mut tasks);
         let mut outcome = Reloaded::default();
         let mut failed: BTreeMap<(String, bool), Vec<String>> = BTreeMap::new();
         let ids: Vec<u64> = self.registry.iter().map(|container| container.record.kernel_id).collect();
         for raw in ids {
-            let result = self.reload_one(ContainerId::from_raw(raw), &mut outcome.notes);
+            let result = self.reload_one(ContainerId::from_raw(raw), &mut tasks, &mut outcome.notes);
             let Some(container) = self.registry.by_kernel_id_mut(raw) else { continue };
             let id = container.record.id.clone();
             match result {
@@ -74,7 +75,12 @@ impl<E: Enforcer> State<E> {
     }
 
     /// Whether the container has a new generation now.
-    fn reload_one(&mut self, id: ContainerId, notes: &mut Vec<String>) -> Result<bool, EnrollError> {
+    fn reload_one(
+        &mut self,
+        id: ContainerId,
+        tasks: &mut Tasks,
+        notes: &mut Vec<String>,
+    ) -> Result<bool, EnrollError> {
         let Some(container) = self.registry.by_kernel_id(id.raw()) else { return Ok(false) };
         let record = &container.record;
         let opened;
@@ -104,17 +110,24 @@ impl<E: Enforcer> State<E> {
         };
         let mut compiled = compile(&request, surroundings)?;
         notes.extend(compiled.moved.iter().map(|note| format!("container {}: {note}", record.id)));
-        let change = self.change_names(container, &mut compiled.policy)?;
+        let change = self.change_names(container, &mut compiled.policy, tasks);
+        if let Some(why) = change.is_closed() {
+            notes.push(format!("container {}: it reaches none of its names: {why}", record.id));
+        }
         let same = container.policy.as_ref() == Some(&compiled.policy);
         if same && self.kernel.generation(id) == Some(record.generation) {
             // A worker that was given up is tried again.
             self.names_changed(id, change, &compiled.policy.names, compiled.policy.audit_mode);
             return Ok(false);
         }
-        if let Change::Opened(service) = &change {
-            let line = line_of(record, service.block());
-            self.redirect(id, service, line)?;
-        }
+        let line = match &change {
+            Change::Opened(service) => Some(line_of(record, service.block())),
+            _ => None,
+        };
+        let change = match line {
+            Some(line) => self.redirect_opened(id, change, line),
+            None => change,
+        };
         let installed = match self.kernel.install(id, &compiled.policy) {
             Ok(installed) => installed,
             Err(error) => {

@@ -3,8 +3,9 @@
 
 use super::{
     agents::Agents,
+    egress,
     enforcer::Enforcer,
-    enroll::{self, Asked, EnrollError, Request, Surroundings},
+    enroll::{self, Asked, Compiled, EnrollError, Request, Surroundings},
     privileges::Privileges,
     quota::{CONNECTIONS, CONNECTIONS_PER_UID, QuotaError},
     run_line::{self, LINES, LINES_PER_UID, LineError},
@@ -266,7 +267,7 @@ impl<E: Enforcer> Server<E> {
             past: past.as_deref(),
         };
         let mut compiled = enroll::compile(&request, surroundings)?;
-        self.serve_names(&mut compiled, child.as_fd(), peer.uid)?;
+        self.serve_names(&mut compiled, child.as_fd(), peer)?;
         self.state().enroll(&request, compiled, TaskContext { inside, outer, root, host_root, mounts }, child)
     }
 
@@ -333,7 +334,15 @@ impl<E: Enforcer> Server<E> {
         let (target, mut request) = (target?, request_of(profile, None, false, peer.uid)?);
         let auditor = self.state().link.status().pid;
         // Before anything is frozen: it might be ourselves.
-        running::check(&target.processes()?, auditor)?;
+        let found = target.processes()?;
+        running::check(&found, auditor)?;
+        // That takes long, and nobody is to stand still for it.
+        let served = {
+            let first = found.first().ok_or(PeerError::Gone)?.as_fd();
+            let (mut compiled, _) = self.compile_running(&mut request, first, peer)?;
+            self.serve_names(&mut compiled, first, peer)?;
+            compiled.names
+        };
         let _held = target.hold();
         let processes = target.processes()?;
         running::check(&processes, auditor)?;
@@ -350,11 +359,24 @@ impl<E: Enforcer> Server<E> {
             first.get_or_insert(process);
         }
         let first = first.ok_or(PeerError::Gone)?;
-        let Process { pid, uids, .. } = Process::of(first.as_fd())?;
+        // Again: what was read before may have been anybody's doing since.
+        let (mut compiled, context) = self.compile_running(&mut request, first.as_fd(), peer)?;
+        egress::serve_held(&mut compiled, first.as_fd(), served)?;
+        self.state().enroll_running(&request, compiled, context, &target, &first)
+    }
+
+    /// The policy of processes that run already, by what the first of them sees.
+    fn compile_running(
+        &self,
+        request: &mut Request,
+        first: BorrowedFd<'_>,
+        peer: &Peer,
+    ) -> Result<(Compiled, TaskContext), EnrollError> {
+        let Process { pid, uids, .. } = Process::of(first)?;
         request.home = home::of(uids[0]);
         let (root, host_root) = enroll::root_of(pid)?;
         let mounts = enroll::mounts_of(pid)?;
-        Process::of(first.as_fd())?;
+        Process::of(first)?;
         let (dirs, past) = {
             let state = self.state();
             (state.dirs.clone(), if host_root { state.link_targets(peer.uid) } else { None })
@@ -367,10 +389,8 @@ impl<E: Enforcer> Server<E> {
             history: None,
             past: past.as_deref(),
         };
-        let mut compiled = enroll::compile(&request, surroundings)?;
-        self.serve_names(&mut compiled, first.as_fd(), peer.uid)?;
-        let context = TaskContext { inside: None, outer: Vec::new(), root, host_root, mounts };
-        self.state().enroll_running(&request, compiled, context, &target, &first)
+        let compiled = enroll::compile(request, surroundings)?;
+        Ok((compiled, TaskContext { inside: None, outer: Vec::new(), root, host_root, mounts }))
     }
 
     fn is_admin(&self, connection: BorrowedFd<'_>, peer: &Peer) -> Result<(), String> {

@@ -416,6 +416,8 @@ impl<E: Enforcer> State<E> {
             self.end(id);
         }
         self.sweep_unknown();
+        self.redirect_renewed();
+        self.retry_names();
     }
 
     fn sweep_unknown(&mut self) {

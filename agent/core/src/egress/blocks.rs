@@ -3,7 +3,7 @@
 
 use ipnet::Ipv4Net;
 use std::{
-    collections::VecDeque,
+    collections::{BTreeMap, VecDeque},
     net::Ipv4Addr,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
@@ -14,13 +14,24 @@ const NETWORK: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 0);
 const USED: std::ops::RangeInclusive<u16> = 1..=510;
 /// So many are kept for root's containers.
 const ROOTS: usize = 128;
+/// So many of a user's containers have one whoever else has.
+const SHARE: usize = 32;
+/// Who has that many gets more only while there are so many besides, for those who have fewer.
+const OTHERS: usize = 128;
 /// User id of the worker of block 0; that of block N is N more. Beside the agents' (`agents/sockets.rs`).
 const FIRST_UID: u32 = 74_096;
 
 /// All blocks that nobody has, the longest unused first.
 #[derive(Debug, Clone)]
 pub(crate) struct Blocks {
-    free: Arc<Mutex<VecDeque<u16>>>,
+    shared: Arc<Mutex<Shared>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    free: VecDeque<u16>,
+    /// How many each user has, by whose the user id is.
+    lent: BTreeMap<u32, usize>,
 }
 
 impl Blocks {
@@ -29,33 +40,38 @@ impl Blocks {
         let mut free: VecDeque<u16> = USED.collect();
         let start = start % free.len().max(1);
         free.rotate_left(start);
-        Self { free: Arc::new(Mutex::new(free)) }
+        Self { shared: Arc::new(Mutex::new(Shared { free, lent: BTreeMap::new() })) }
     }
 
-    fn free(&self) -> MutexGuard<'_, VecDeque<u16>> {
-        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    fn shared(&self) -> MutexGuard<'_, Shared> {
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The one that nobody has had for longest. `None`: there is none, or none for who is not root.
-    pub(crate) fn take(&self, for_root: bool) -> Option<Arc<Block>> {
-        let mut free = self.free();
-        if !for_root && free.len() <= ROOTS {
-            return None;
+    /// The one that nobody has had for longest, for a container of `owner`'s. `None`: there is none, or none for that user.
+    pub(crate) fn take(&self, owner: u32) -> Option<Arc<Block>> {
+        let mut shared = self.shared();
+        if owner != 0 {
+            let has = shared.lent.get(&owner).copied().unwrap_or(0);
+            let kept = if has < SHARE { ROOTS } else { ROOTS + OTHERS };
+            if shared.free.len() <= kept {
+                return None;
+            }
         }
-        let index = free.pop_front()?;
-        Some(self.lend(index))
+        let index = shared.free.pop_front()?;
+        Some(self.lend(&mut shared, index, owner))
     }
 
     /// This very one: a container of an earlier daemon's has it. `None`: it is no block, or somebody else has it.
-    pub(crate) fn take_again(&self, net: Ipv4Net) -> Option<Arc<Block>> {
-        let mut free = self.free();
-        let at = free.iter().position(|index| net_of(*index) == net)?;
-        let index = free.remove(at)?;
-        Some(self.lend(index))
+    pub(crate) fn take_again(&self, net: Ipv4Net, owner: u32) -> Option<Arc<Block>> {
+        let mut shared = self.shared();
+        let at = shared.free.iter().position(|index| net_of(*index) == net)?;
+        let index = shared.free.remove(at)?;
+        Some(self.lend(&mut shared, index, owner))
     }
 
-    fn lend(&self, index: u16) -> Arc<Block> {
-        Arc::new(Block { index, all: self.clone() })
+    fn lend(&self, shared: &mut Shared, index: u16, owner: u32) -> Arc<Block> {
+        *shared.lent.entry(owner).or_default() += 1;
+        Arc::new(Block { index, owner, all: self.clone() })
     }
 }
 
@@ -68,6 +84,7 @@ fn net_of(index: u16) -> Ipv4Net {
 #[derive(Debug)]
 pub struct Block {
     index: u16,
+    owner: u32,
     all: Blocks,
 }
 
@@ -81,11 +98,23 @@ impl Block {
     pub(super) fn uid(&self) -> u32 {
         FIRST_UID + u32::from(self.index)
     }
+
+    /// Whether it is root's, or a user's.
+    pub(super) fn is_root_s(&self) -> bool {
+        self.owner == 0
+    }
 }
 
 impl Drop for Block {
     fn drop(&mut self) {
-        self.all.free().push_back(self.index);
+        let mut shared = self.all.shared();
+        shared.free.push_back(self.index);
+        if let Some(has) = shared.lent.get_mut(&self.owner) {
+            *has = has.saturating_sub(1);
+            if *has == 0 {
+                shared.lent.remove(&self.owner);
+            }
+        }
     }
 }
 
@@ -96,7 +125,7 @@ mod tests {
     #[test]
     fn each_block_is_one_container_s_until_it_is_given_back() {
         let blocks = Blocks::new(0);
-        let all: Vec<_> = std::iter::from_fn(|| blocks.take(true)).collect();
+        let all: Vec<_> = std::iter::from_fn(|| blocks.take(0)).collect();
         assert_eq!(all.len(), 510);
         let nets: std::collections::BTreeSet<Ipv4Net> = all.iter().map(|block| block.net()).collect();
         assert_eq!(nets.len(), 510);
@@ -110,36 +139,50 @@ mod tests {
     #[test]
     fn what_was_given_back_comes_last() {
         let blocks = Blocks::new(7);
-        let first = blocks.take(true).unwrap();
+        let first = blocks.take(0).unwrap();
         let net = first.net();
         let held = first.clone();
         drop(first);
         let others: Vec<_> =
-            std::iter::from_fn(|| blocks.take(true)).map(|block| block.net()).take(509).collect();
+            std::iter::from_fn(|| blocks.take(0)).map(|block| block.net()).take(509).collect();
         assert!(!others.contains(&net), "a worker that still ends has it");
         drop(held);
-        let last: Vec<_> = std::iter::from_fn(|| blocks.take(true)).collect();
+        let last: Vec<_> = std::iter::from_fn(|| blocks.take(0)).collect();
         assert_eq!(last.last().map(|block| block.net()), Some(net));
     }
 
     #[test]
-    fn root_has_a_reserve() {
+    fn root_has_a_reserve_and_each_user_a_share() {
         let blocks = Blocks::new(0);
-        let users: Vec<_> = std::iter::from_fn(|| blocks.take(false)).collect();
-        assert_eq!(users.len(), 510 - ROOTS);
-        assert!(blocks.take(true).is_some());
+        let all_of = |owner| std::iter::from_fn(|| blocks.take(owner)).collect::<Vec<_>>();
+        let greedy = all_of(1000);
+        assert_eq!(greedy.len(), 510 - ROOTS - OTHERS);
+        assert!(blocks.take(1000).is_none(), "what is left is for others");
+        let others: Vec<usize> = (1001..1006)
+            .map(|owner| {
+                let taken = all_of(owner);
+                let count = taken.len();
+                std::mem::forget(taken);
+                count
+            })
+            .collect();
+        assert_eq!(others, [SHARE, SHARE, SHARE, SHARE, 0]);
+        assert!(blocks.take(0).is_some());
+        drop(greedy);
+        let again = all_of(1000);
+        assert_eq!(again.len(), 510 - ROOTS - OTHERS - 4 * SHARE, "what was given back counts no more");
     }
 
     #[test]
     fn a_restarted_core_gives_a_container_its_own_and_nobody_else_that() {
         let blocks = Blocks::new(0);
         let net: Ipv4Net = "198.18.1.0/24".parse().unwrap();
-        let mine = blocks.take_again(net).unwrap();
+        let mine = blocks.take_again(net, 0).unwrap();
         assert_eq!(mine.net(), net);
-        assert!(blocks.take_again(net).is_none());
-        assert_ne!(blocks.take(true).unwrap().net(), net);
+        assert!(blocks.take_again(net, 0).is_none());
+        assert_ne!(blocks.take(0).unwrap().net(), net);
         for strange in ["198.18.0.0/24", "198.18.2.0/25", "10.0.0.0/24", "198.19.255.0/24"] {
-            assert!(blocks.take_again(strange.parse().unwrap()).is_none(), "{strange}");
+            assert!(blocks.take_again(strange.parse().unwrap(), 0).is_none(), "{strange}");
         }
     }
 }

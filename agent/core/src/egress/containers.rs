@@ -3,7 +3,10 @@
 //! The order is always such that less is allowed in between: the kernel is told where to send connections before it lets any go
 //! there, and the other way round at the end.
 
-use super::{Egress, EgressError, EgressRecord, NetNamespace, Opener, Service, Whose};
+use super::{
+    Egress, EgressError, EgressRecord, NetNamespace, Opener, Retry, Service, Whose, blocks::Block,
+    sockets_of, tasks::Tasks,
+};
 use crate::{
     containers::{Container, Record},
     enforcer::Enforcer,
@@ -15,13 +18,12 @@ use ipnet::Ipv4Net;
 use ringfence_base::error::chain;
 use ringfence_bpf::ContainerId;
 use ringfence_policy::compiled::CompiledPolicy;
-use ringfence_process::peer::alive;
+use ringfence_process::peer::{Peer, alive};
 use ringfence_wire::egress::{EgressLine, Names};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::{
-    collections::BTreeMap,
-    fs,
+    io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -31,6 +33,8 @@ const STOP_TIME: Duration = Duration::from_secs(4);
 const LOOK: Duration = Duration::from_millis(50);
 /// How long workers that were killed may take.
 const KILLED: Duration = Duration::from_secs(1);
+/// Containers whose names are tried to be served again at one look at all containers, which others wait for.
+const AT_ONCE: usize = 8;
 
 /// What serves the names of a container that is about to be made.
 #[derive(Debug)]
@@ -43,26 +47,50 @@ pub struct Prepared {
 
 impl<E: Enforcer> Server<E> {
     /// Has the names served that a compiled profile grants, if it grants any, before anybody is under it: the state is not locked
-    /// for that. `first` is who is enrolled first.
+    /// for that. `first` is who is enrolled first, `peer` who asks for that.
     pub(crate) fn serve_names(
         &self,
         compiled: &mut Compiled,
         first: BorrowedFd<'_>,
-        uid: u32,
+        peer: &Peer,
     ) -> Result<(), EnrollError> {
         if compiled.policy.names.rules.is_empty() {
             return Ok(());
         }
-        let (opener, id, for_root) = {
+        super::may_use_our_network(peer)?;
+        let (opener, id, owner) = {
             let state = self.state();
             let id = state.registry.new_id().map_err(EnrollError::Random)?;
-            (state.opener.clone(), id, state.owners.of(uid) == 0)
+            (state.opener.clone(), id, state.owners.of(peer.uid))
         };
-        let service = open(&opener, &id, &compiled.name, &mut compiled.policy, first, for_root)?;
+        let service = open(&opener, &id, &compiled.name, &mut compiled.policy, first, owner)?;
         service.wait_until_ready()?;
         compiled.names = Some(Prepared { id, service });
         Ok(())
     }
+}
+
+/// Has the names of processes that are held served by what was made ready before they were, as [`Server::serve_names`] did.
+///
+/// # Errors
+/// It is not for what they are now.
+pub(crate) fn serve_held(
+    compiled: &mut Compiled,
+    first: BorrowedFd<'_>,
+    served: Option<Prepared>,
+) -> Result<(), EnrollError> {
+    if compiled.policy.names.rules.is_empty() {
+        return Ok(());
+    }
+    let prepared = served.ok_or(EgressError::Changed)?;
+    let (block, netns) = prepared.service.place();
+    if NetNamespace::of(first)? != netns {
+        return Err(EgressError::Changed.into());
+    }
+    compiled.policy.grant_block(block.net());
+    prepared.service.replace(&compiled.policy.names, compiled.policy.audit_mode);
+    compiled.names = Some(prepared);
+    Ok(())
 }
 
 fn open(
@@ -71,9 +99,9 @@ fn open(
     profile: &str,
     policy: &mut CompiledPolicy,
     task: BorrowedFd<'_>,
-    for_root: bool,
+    owner: u32,
 ) -> Result<Service, EgressError> {
-    let block = opener.take_block(for_root)?;
+    let block = opener.take_block(owner)?;
     policy.grant_block(block.net());
     let whose = Whose { container, profile, names: &policy.names, audit: policy.audit_mode };
     opener.open(whose, block, task)
@@ -88,8 +116,29 @@ pub(crate) enum Change {
     Told,
     /// They are served by this from now on.
     Opened(Service),
+    /// They cannot be served: its policy is in force all the same, and it reaches none of them.
+    Closed {
+        /// Its addresses, and where its sockets would be; `None`: it has none.
+        place: Option<(Arc<Block>, NetNamespace)>,
+        /// Why.
+        why: String,
+    },
     /// It reaches none any more.
     Ended,
+}
+
+impl Change {
+    fn closed(place: Option<(Arc<Block>, NetNamespace)>, error: &EgressError) -> Self {
+        Self::Closed { place, why: chain(error) }
+    }
+
+    /// Why the container reaches none of its names, if that is so.
+    pub(crate) fn is_closed(&self) -> Option<&str> {
+        match self {
+            Self::Closed { why, .. } => Some(why),
+            _ => None,
+        }
+    }
 }
 
 impl<E: Enforcer> State<E> {
@@ -100,12 +149,51 @@ impl<E: Enforcer> State<E> {
         service: &Service,
         line: EgressLine,
     ) -> Result<(), EgressError> {
-        if let Err(error) = self.kernel.set_redirect(id, Some(&service.sockets())) {
+        let listeners = service.listeners();
+        if let Err(error) = self.kernel.set_redirect(id, Some(&sockets_of(service.block(), &listeners))) {
             self.redirect_nowhere(id);
             return Err(EgressError::Redirect(error));
         }
-        service.attach(id, line, self.kernel.flows());
+        service.attach(id, line, self.kernel.flows(), listeners);
         Ok(())
+    }
+
+    /// What was opened is redirected to before its policy is in force; where that fails, the names are closed.
+    pub(crate) fn redirect_opened(&mut self, id: ContainerId, change: Change, line: EgressLine) -> Change {
+        let Change::Opened(service) = change else { return change };
+        let line = EgressLine { block: service.block(), ..line };
+        match self.redirect(id, &service, line) {
+            Ok(()) => Change::Opened(service),
+            Err(error) => Change::closed(Some(service.place()), &error),
+        }
+    }
+
+    /// Tells the kernel of sockets that are in the place of those that a worker of before had: its next one waits for that.
+    pub(crate) fn redirect_renewed(&mut self) {
+        let renewed = self.registry.iter().filter_map(|container| match &container.egress {
+            Egress::Served(service) => Some((container.record.kernel_id, service.renewed()?)),
+            _ => None,
+        });
+        let renewed: Vec<_> = renewed.collect();
+        for (raw, listeners) in renewed {
+            let id = ContainerId::from_raw(raw);
+            // Never the one port of before beside the other that is new.
+            self.redirect_nowhere(id);
+            let Some(container) = self.registry.by_kernel_id(raw) else { continue };
+            let Egress::Served(service) = &container.egress else { continue };
+            let told = self.kernel.set_redirect(id, Some(&sockets_of(service.block(), &listeners)));
+            match told {
+                Ok(()) => service.redirected(listeners),
+                Err(error) => {
+                    tracing::error!(
+                        "container {}: {}",
+                        container.record.id,
+                        chain(&EgressError::Redirect(error))
+                    );
+                    self.redirect_nowhere(id);
+                }
+            }
+        }
     }
 
     /// A container's connections to names are refused from now on.
@@ -116,44 +204,67 @@ impl<E: Enforcer> State<E> {
     }
 
     /// What becomes of a container's names with a policy that was just compiled for it, which is granted the container's block.
-    /// Where they are new, everything is there when this returns, and nothing passes yet.
+    /// Where they are new, everything is there when this returns, and nothing passes yet. Where they cannot be served, the policy
+    /// is to be in force nevertheless: it may take something else away.
     pub(crate) fn change_names(
         &self,
         container: &Container,
         policy: &mut CompiledPolicy,
-    ) -> Result<Change, EgressError> {
-        let record = &container.record;
+        tasks: &mut Tasks,
+    ) -> Change {
         let wants = !policy.names.rules.is_empty();
-        match (&container.egress, &record.egress) {
-            (Egress::None, None) if !wants => Ok(Change::Nothing),
-            (Egress::None, None) => {
-                let found;
-                let task = match &container.first {
-                    Some(first) if alive(first.as_fd()) => first.as_fd(),
-                    _ => {
-                        found = live_tasks(&self.kernel, [(record.kernel_id, None)].into())
-                            .remove(&record.kernel_id)
-                            .ok_or(EgressError::NoTask)?;
-                        found.as_fd()
-                    }
-                };
-                let for_root = self.owners.of(record.uid) == 0;
-                let service = open(&self.opener, &record.id, &record.profile, policy, task, for_root)?;
-                Ok(Change::Opened(service))
-            }
-            _ if !wants => Ok(Change::Ended),
+        match (&container.egress, &container.record.egress) {
+            (Egress::None, None) if !wants => Change::Nothing,
+            _ if !wants => Change::Ended,
+            (Egress::None | Egress::Closed { .. }, None) => self.open_names(container, policy, tasks),
             // It is granted no address that is another's.
-            (Egress::Closed { block: None, .. }, _) => Ok(Change::Told),
+            (Egress::Closed { block: None, .. }, Some(_)) => Change::Told,
             (_, Some(EgressRecord { block, names, .. })) => {
                 keep_places(&mut policy.names, names);
                 policy.grant_block(*block);
-                Ok(Change::Told)
+                Change::Told
             }
             (Egress::Served(service), None) => {
                 policy.grant_block(service.block());
-                Ok(Change::Told)
+                Change::Told
             }
-            (Egress::Closed { .. }, None) => Ok(Change::Told),
+        }
+    }
+
+    fn open_names(&self, container: &Container, policy: &mut CompiledPolicy, tasks: &mut Tasks) -> Change {
+        let record = &container.record;
+        let owner = self.owners.of(record.uid);
+        // Before anything that takes long: who is given none may ask again and again.
+        let block = match self.opener.take_block(owner) {
+            Ok(block) => block,
+            Err(error) => return Change::closed(None, &error),
+        };
+        let found;
+        let task = match &container.first {
+            Some(first) if alive(first.as_fd()) => first.as_fd(),
+            _ => match tasks.take(self, record.kernel_id) {
+                Some(task) => {
+                    found = task;
+                    found.as_fd()
+                }
+                None => return Change::closed(None, &EgressError::NoTask),
+            },
+        };
+        let netns = match NetNamespace::of(task) {
+            Ok(netns) => netns,
+            Err(error) => {
+                return Change::closed(None, &EgressError::Namespace(io::Error::other(error)));
+            }
+        };
+        if owner != 0 && !netns.is_own() {
+            return Change::closed(None, &EgressError::OtherNetwork(record.uid));
+        }
+        policy.grant_block(block.net());
+        let (names, audit) = (&policy.names, policy.audit_mode);
+        let whose = Whose { container: &record.id, profile: &record.profile, names, audit };
+        match self.opener.open(whose, Arc::clone(&block), task) {
+            Ok(service) => Change::Opened(service),
+            Err(error) => Change::closed(Some((block, netns)), &error),
         }
     }
 
@@ -178,6 +289,16 @@ impl<E: Enforcer> State<E> {
                 container.record.egress = Some(service.record(names));
                 container.egress = Egress::Served(service);
             }
+            Change::Closed { place, why } => {
+                tracing::error!("container {}: {why}", container.record.id);
+                container.record.egress = place.as_ref().map(|(block, netns)| EgressRecord {
+                    block: block.net(),
+                    netns: *netns,
+                    names: names.clone(),
+                });
+                let block = place.map(|(block, _)| block);
+                container.egress = Egress::Closed { block, why, retry: Retry::new(Instant::now()) };
+            }
             Change::Ended => {
                 container.record.egress = None;
                 container.egress = Egress::None;
@@ -191,10 +312,8 @@ impl<E: Enforcer> State<E> {
         for container in self.registry.iter() {
             let record = &container.record;
             if let Some(EgressRecord { block, .. }) = &record.egress {
-                blocks.push((
-                    record.kernel_id,
-                    self.opener.take_again(*block).ok_or(EgressError::BlockTaken(*block)),
-                ));
+                let taken = self.opener.take_again(*block, self.owners.of(record.uid));
+                blocks.push((record.kernel_id, taken.ok_or(EgressError::BlockTaken(*block))));
             }
         }
         // Nobody serves what an earlier core's entries name, whoever has those ports now. It may have been killed before it could
@@ -208,37 +327,48 @@ impl<E: Enforcer> State<E> {
                 Ok(block) => (Some(block), "its egress worker was not started yet".to_owned()),
                 Err(error) => (None, chain(&error)),
             };
-            container.egress = Egress::Closed { block, why };
+            container.egress = Egress::Closed { block, why, retry: Retry::new(Instant::now()) };
         }
-        self.reopen_names();
+        self.reopen_names(&mut Tasks::default());
     }
 
-    /// Tries again to serve what is closed.
-    pub(crate) fn reopen_names(&mut self) {
+    /// Tries again to serve what is closed and has addresses.
+    pub(crate) fn reopen_names(&mut self, tasks: &mut Tasks) {
+        self.reopen_those(|_| true, usize::MAX, tasks);
+    }
+
+    /// The same with what it is time for.
+    pub(crate) fn retry_names(&mut self) {
+        let now = Instant::now();
+        self.reopen_those(|retry| retry.is_due(now), AT_ONCE, &mut Tasks::default());
+    }
+
+    fn reopen_those(&mut self, which: impl Fn(&Retry) -> bool, most: usize, tasks: &mut Tasks) {
         let closed = self.registry.iter().filter_map(|container| {
             match (&container.egress, &container.record.egress) {
-                (Egress::Closed { block: Some(_), .. }, Some(record)) => {
-                    Some((container.record.kernel_id, Some(record.netns)))
+                (Egress::Closed { block: Some(_), retry, .. }, Some(_)) if which(retry) => {
+                    Some(container.record.kernel_id)
                 }
                 _ => None,
             }
         });
-        let closed: BTreeMap<u64, Option<NetNamespace>> = closed.collect();
-        if closed.is_empty() {
-            return;
-        }
-        let mut tasks = live_tasks(&self.kernel, closed.clone());
-        for raw in closed.into_keys() {
-            let opened = self.reopen(raw, tasks.remove(&raw));
+        let closed: Vec<u64> = closed.take(most).collect();
+        for raw in closed {
+            let task = tasks.take(self, raw);
+            let opened = self.reopen(raw, task);
             let Some(container) = self.registry.by_kernel_id_mut(raw) else { continue };
             match (opened, &mut container.egress) {
                 (Ok(service), egress) => {
                     tracing::info!("container {}: its names are served again", container.record.id);
                     *egress = Egress::Served(service);
                 }
-                (Err(error), Egress::Closed { why, .. }) => {
-                    *why = chain(&error);
-                    tracing::error!("container {}: {why}", container.record.id);
+                (Err(error), Egress::Closed { why, retry, .. }) => {
+                    retry.failed(Instant::now());
+                    let now = chain(&error);
+                    if *why != now {
+                        *why = now;
+                        tracing::error!("container {}: {why}", container.record.id);
+                    }
                 }
                 (Err(_), _) => {}
             }
@@ -320,32 +450,4 @@ pub(crate) fn line_of(record: &Record, block: Ipv4Net) -> EgressLine {
         created: record.created,
         block,
     }
-}
-
-/// A live task of each of these containers, in the network namespace beside it where one is given.
-fn live_tasks(
-    kernel: &impl Enforcer,
-    mut wanted: BTreeMap<u64, Option<NetNamespace>>,
-) -> BTreeMap<u64, OwnedFd> {
-    let mut found = BTreeMap::new();
-    let Ok(entries) = fs::read_dir("/proc") else { return found };
-    let pids = entries.flatten().filter_map(|entry| Pid::from_raw(entry.file_name().to_str()?.parse().ok()?));
-    for pid in pids {
-        if wanted.is_empty() {
-            break;
-        }
-        let Ok(task) = pidfd_open(pid, PidfdFlags::empty()) else { continue };
-        let Ok(Some(member)) = kernel.lookup(task.as_fd()) else { continue };
-        let Some(raw) = member.container.or(member.next).map(ContainerId::raw) else { continue };
-        let is_there = match wanted.get(&raw) {
-            None => false,
-            Some(None) => true,
-            Some(Some(netns)) => NetNamespace::of(task.as_fd()).is_ok_and(|its| its == *netns),
-        };
-        if is_there {
-            wanted.remove(&raw);
-            found.insert(raw, task);
-        }
-    }
-    found
 }

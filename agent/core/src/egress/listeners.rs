@@ -5,10 +5,12 @@ use super::EgressError;
 use ringfence_process::peer::{PeerError, alive, pid_of};
 use ringfence_sandbox::caps;
 use rustix::{
-    fs::stat,
+    fs::{Mode, OFlags, open, stat},
     io::Errno,
     net::{AddressFamily, SocketFlags, SocketType, bind, listen, socket_with, sockopt},
-    thread::{ThreadNameSpaceType, move_into_thread_name_spaces},
+    thread::{
+        LinkNameSpaceType, ThreadNameSpaceType, move_into_link_name_space, move_into_thread_name_spaces,
+    },
 };
 use serde::{Deserialize, Serialize};
 use std::{
@@ -22,6 +24,8 @@ use std::{
 const WAITING: i32 = 1024;
 /// Connections that wait for the resolver.
 const WAITING_DNS: i32 = 128;
+/// This thread's network namespace.
+const OWN: &str = "/proc/thread-self/ns/net";
 /// What the thread that enters a namespace needs.
 const STACK: usize = 128 << 10;
 
@@ -47,9 +51,20 @@ impl NetNamespace {
         found.map_err(|source| PeerError::Proc { path, source })
     }
 
+    /// Whether it is that of this process, and of its workers. Where that cannot be told, it is another's: a container reaches less
+    /// so.
+    pub(super) fn is_own(&self) -> bool {
+        Self::own().is_ok_and(|own| own == *self)
+    }
+
+    #[cfg(test)]
+    pub(super) fn none() -> Self {
+        Self { dev: 0, ino: 0 }
+    }
+
     /// That of this thread.
     fn own() -> io::Result<Self> {
-        Self::at("/proc/thread-self/ns/net")
+        Self::at(OWN)
     }
 
     fn at(path: &str) -> io::Result<Self> {
@@ -68,6 +83,8 @@ pub(crate) struct Listeners {
     /// The same on ::1, where there is IPv6.
     pub(super) dns6: Option<(OwnedFd, OwnedFd)>,
     netns: NetNamespace,
+    /// That namespace.
+    place: OwnedFd,
 }
 
 impl Listeners {
@@ -77,7 +94,24 @@ impl Listeners {
     /// [`EgressError::Namespace`], [`EgressError::Listen`].
     pub(super) fn open(task: BorrowedFd<'_>) -> Result<Self, EgressError> {
         let theirs = NetNamespace::of(task).map_err(io::Error::other).map_err(EgressError::Namespace)?;
-        if NetNamespace::own().is_ok_and(|own| own == theirs) {
+        // By pidfd: the very process, or nobody.
+        Self::there(theirs, || move_into_thread_name_spaces(task, ThreadNameSpaceType::NETWORK))
+    }
+
+    /// Others in the same namespace, whoever lives there: what a worker did to these is its last word.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub(super) fn again(&self) -> Result<Self, EgressError> {
+        let place = self.place.as_fd();
+        Self::there(self.netns, || move_into_link_name_space(place, Some(LinkNameSpaceType::Network)))
+    }
+
+    fn there(
+        theirs: NetNamespace,
+        enter: impl FnOnce() -> rustix::io::Result<()> + Send,
+    ) -> Result<Self, EgressError> {
+        if theirs.is_own() {
             return Self::here();
         }
         // A namespace is a thread's: this one ends with what it made.
@@ -85,9 +119,7 @@ impl Listeners {
             let entering =
                 thread::Builder::new().name("netns".into()).stack_size(STACK).spawn_scoped(scope, || {
                     caps::wake(caps::ENTERING).map_err(io::Error::other).map_err(EgressError::Namespace)?;
-                    // By pidfd: the very process, or nobody.
-                    move_into_thread_name_spaces(task, ThreadNameSpaceType::NETWORK)
-                        .map_err(|errno| EgressError::Namespace(errno.into()))?;
+                    enter().map_err(|errno| EgressError::Namespace(errno.into()))?;
                     Self::here()
                 });
             let entered = entering.map_err(EgressError::Namespace)?.join();
@@ -107,6 +139,7 @@ impl Listeners {
                 },
                 netns: NetNamespace::own()
                     .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?,
+                place: open(OWN, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?,
             })
         };
         opened().map_err(|errno: Errno| EgressError::Listen(errno.into()))
@@ -117,9 +150,9 @@ impl Listeners {
         self.netns
     }
 
-    /// Whether that is this process's own, and its workers'. Where that cannot be told, it is another's: a container reaches less so.
+    /// Whether that is this process's own, and its workers'.
     pub(super) fn are_here(&self) -> bool {
-        NetNamespace::own().is_ok_and(|own| own == self.netns)
+        self.netns.is_own()
     }
 
     /// In the order in which a worker is handed them.
@@ -227,6 +260,10 @@ pub(super) mod tests {
         }
         child.kill().unwrap();
         child.wait().unwrap();
+        // Where they were, though nobody is there any more.
+        let again = listeners.again().unwrap();
+        assert_eq!(again.netns(), listeners.netns());
+        assert_ne!(at(&again.tcp), at(&listeners.tcp), "both are bound there");
         let gone = Listeners::open(task.as_fd()).unwrap_err();
         assert!(matches!(gone, EgressError::Namespace(_)), "{gone}");
     }

@@ -5,6 +5,7 @@
 //! |---|---|
 //! | `blocks` | which container has which addresses |
 //! | `listeners` | a worker's sockets; entering a network namespace |
+//! | `tasks` | in which task's network namespace that is |
 //! | `supervisor` | one worker's thread: starts it, answers it, starts it again |
 //! | `containers` | names in the life of a container: enrolment, reload, end, a restart of the core |
 //!
@@ -17,18 +18,21 @@ pub(crate) mod blocks;
 mod containers;
 mod listeners;
 mod supervisor;
+mod tasks;
 #[cfg(test)]
 pub(crate) mod tests;
 
-use crate::enforcer::FlowSource;
+use crate::{enforcer::FlowSource, enroll::EnrollError, privileges::Privileges};
 use blocks::{Block, Blocks};
 pub use containers::Prepared;
-pub(crate) use containers::{Change, line_of};
+pub(crate) use containers::{Change, line_of, serve_held};
 use ipnet::Ipv4Net;
 use listeners::Listeners;
 pub use listeners::NetNamespace;
 use ringfence_base::{clock::now_micros, paths::Paths};
 use ringfence_bpf::{self as bpf, ContainerId};
+use ringfence_process::peer::Peer;
+use ringfence_sandbox::caps;
 use ringfence_supervise::worker;
 use ringfence_wire::{
     egress::{EgressLine, Names},
@@ -44,6 +48,7 @@ use std::{
     time::{Duration, Instant},
 };
 use supervisor::{Attached, Served, Spawn, Supervisor};
+pub(crate) use tasks::Tasks;
 
 /// The role's subcommand.
 const ROLE: &str = "egress-worker";
@@ -53,6 +58,10 @@ const QUIET: (&str, &str) = ("RUST_LOG", "warn");
 const READY: Duration = Duration::from_secs(20);
 /// A supervisor's thread parses short messages.
 const STACK: usize = 256 << 10;
+/// After so long it is tried again to serve names that are closed, and so long at most.
+const FIRST_PAUSE: Duration = Duration::from_secs(5);
+/// See [`FIRST_PAUSE`].
+const LONGEST_PAUSE: Duration = Duration::from_secs(300);
 
 /// Why a container's names cannot be served.
 #[derive(Debug, thiserror::Error)]
@@ -60,7 +69,8 @@ pub enum EgressError {
     /// No block.
     #[error(
         "the profile grants names, and all blocks of 198.18.0.0/15 that there are for containers of this user are in use, one for each \
-         container with names; end some, or grant addresses instead"
+         container with names; end some, or grant addresses instead (a container that runs already gets one when profiles are read \
+         again: SIGHUP)"
     )]
     NoBlock,
     /// The container's network namespace.
@@ -92,9 +102,35 @@ pub enum EgressError {
     /// A mistake of ours, which is refused.
     #[error("the profile grants names, and nothing was made ready that serves them; please report this")]
     NotPrepared,
+    /// The worker would reach what whoever asks does not.
+    #[error(
+        "the profile grants names, and user {0}, who asks for it without the rights to enter another, is in another network namespace than the daemon: an egress worker \
+         would use the daemon's network for it; start the container from the host's own network namespace or as root, or grant \
+         addresses instead"
+    )]
+    OtherNetwork(u32),
+    /// What runs already is not what it was.
+    #[error(
+        "the processes or their profile changed while their egress worker was started, so that it would serve something else; try again"
+    )]
+    Changed,
     /// The block is somebody else's.
     #[error("the container's addresses {0} are in use by another one, so it reaches no name; start it again")]
     BlockTaken(Ipv4Net),
+}
+
+/// Whether whoever enrols may have names served over the daemon's network, in which its containers' workers are: who is not in it,
+/// and could not enter it, would reach what is out of reach for it.
+pub(crate) fn may_use_our_network(peer: &Peer) -> Result<(), EnrollError> {
+    if NetNamespace::of(peer.pidfd.as_fd())?.is_own() {
+        return Ok(());
+    }
+    let privileges = Privileges::of(peer.pidfd.as_fd())?;
+    // Root in a container of another engine's has less, and is no administrator.
+    if peer.uid == 0 && !privileges.elsewhere && privileges.capabilities & caps::ENTERING.bitmask() != 0 {
+        return Ok(());
+    }
+    Err(EgressError::OtherNetwork(peer.uid).into())
 }
 
 /// What a container's record keeps of its names.
@@ -122,7 +158,31 @@ pub enum Egress {
         block: Option<Arc<Block>>,
         /// Why.
         why: String,
+        /// When it is tried again.
+        retry: Retry,
     },
+}
+
+/// When something is tried again that failed: after a pause that grows.
+#[derive(Debug)]
+pub struct Retry {
+    at: Instant,
+    pause: Duration,
+}
+
+impl Retry {
+    fn new(now: Instant) -> Self {
+        Self { at: now + FIRST_PAUSE, pause: FIRST_PAUSE }
+    }
+
+    fn failed(&mut self, now: Instant) {
+        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+        self.at = now + self.pause;
+    }
+
+    fn is_due(&self, now: Instant) -> bool {
+        now >= self.at
+    }
 }
 
 impl Egress {
@@ -132,7 +192,7 @@ impl Egress {
         match self {
             Self::None => None,
             Self::Served(service) => Some(service.supervisor.status()),
-            Self::Closed { block, why } => Some(EgressProcess {
+            Self::Closed { block, why, .. } => Some(EgressProcess {
                 state: AgentState::Failed,
                 block: record.map_or_else(String::new, |record| record.block.to_string()),
                 pid: None,
@@ -181,17 +241,17 @@ impl Opener {
         Self { blocks: Blocks::new(start), auditor: paths.mcp_socket(), spawn: Arc::new(spawn) }
     }
 
-    /// A block that nobody has.
+    /// A block that nobody has, for a container of `owner`'s.
     ///
     /// # Errors
     /// [`EgressError::NoBlock`].
-    pub(crate) fn take_block(&self, for_root: bool) -> Result<Arc<Block>, EgressError> {
-        self.blocks.take(for_root).ok_or(EgressError::NoBlock)
+    pub(crate) fn take_block(&self, owner: u32) -> Result<Arc<Block>, EgressError> {
+        self.blocks.take(owner).ok_or(EgressError::NoBlock)
     }
 
     /// The block that a container of an earlier daemon's has.
-    pub(crate) fn take_again(&self, net: Ipv4Net) -> Option<Arc<Block>> {
-        self.blocks.take_again(net)
+    pub(crate) fn take_again(&self, net: Ipv4Net, owner: u32) -> Option<Arc<Block>> {
+        self.blocks.take_again(net, owner)
     }
 
     /// Listens where the task behind a pidfd is, and starts a worker; whether that serves, [`Service::wait_until_ready`] says.
@@ -208,12 +268,11 @@ impl Opener {
             container: whose.container.to_owned(),
             profile: whose.profile.to_owned(),
             block,
-            listeners: Listeners::open(task)?,
             auditor: self.auditor.clone(),
             spawn: Arc::clone(&self.spawn),
         };
-        let supervisor =
-            Supervisor::new(served, whose.names.clone(), whose.audit).map_err(EgressError::Thread)?;
+        let supervisor = Supervisor::new(served, Listeners::open(task)?, whose.names.clone(), whose.audit)
+            .map_err(EgressError::Thread)?;
         let supervisor = Arc::new(supervisor);
         let of_thread = Arc::clone(&supervisor);
         thread::Builder::new()
@@ -238,21 +297,29 @@ impl Service {
         self.supervisor.served.block.net()
     }
 
-    /// What the kernel needs to know.
-    pub(crate) fn sockets(&self) -> bpf::Listeners<'_> {
-        let Served { block, listeners, .. } = &self.supervisor.served;
-        bpf::Listeners {
-            block: block.net().network(),
-            tcp: listeners.tcp.as_fd(),
-            dns_udp: listeners.dns.0.as_fd(),
-            dns_tcp: listeners.dns.1.as_fd(),
-            dns6: listeners.dns6.as_ref().map(|(udp, tcp)| [udp.as_fd(), tcp.as_fd()]),
-        }
+    /// Its sockets.
+    pub(crate) fn listeners(&self) -> Arc<Listeners> {
+        self.supervisor.listeners()
+    }
+
+    /// Its sockets, if the kernel is to be told of them: it knows others.
+    pub(crate) fn renewed(&self) -> Option<Arc<Listeners>> {
+        self.supervisor.renewed()
+    }
+
+    /// The kernel knows these sockets.
+    pub(crate) fn redirected(&self, listeners: Arc<Listeners>) {
+        self.supervisor.redirected(listeners);
+    }
+
+    /// Its addresses, and where it serves them.
+    pub(crate) fn place(&self) -> (Arc<Block>, NetNamespace) {
+        (Arc::clone(&self.supervisor.served.block), self.supervisor.listeners().netns())
     }
 
     /// What a record keeps of it.
     pub(crate) fn record(&self, names: &Names) -> EgressRecord {
-        let netns = self.supervisor.served.listeners.netns();
+        let netns = self.supervisor.listeners().netns();
         EgressRecord { block: self.block(), netns, names: names.clone() }
     }
 
@@ -264,9 +331,15 @@ impl Service {
         self.supervisor.wait_until_ready(READY)
     }
 
-    /// The kernel knows its sockets: whose connections are can be asked, and told to the auditor.
-    pub(crate) fn attach(&self, id: ContainerId, line: EgressLine, flows: Arc<dyn FlowSource>) {
-        self.supervisor.attach(Attached { id, flows, line });
+    /// The kernel knows its sockets, these: whose connections are can be asked, and told to the auditor.
+    pub(crate) fn attach(
+        &self,
+        id: ContainerId,
+        line: EgressLine,
+        flows: Arc<dyn FlowSource>,
+        listeners: Arc<Listeners>,
+    ) {
+        self.supervisor.attach(Attached { id, flows, line }, listeners);
     }
 
     /// What may be reached from now on.
@@ -278,6 +351,17 @@ impl Service {
     pub(crate) fn stop(&self) -> Stopping {
         self.supervisor.stop();
         Stopping(Arc::clone(&self.supervisor))
+    }
+}
+
+/// What the kernel needs to know of a container's sockets.
+pub(crate) fn sockets_of(block: Ipv4Net, listeners: &Listeners) -> bpf::Listeners<'_> {
+    bpf::Listeners {
+        block: block.network(),
+        tcp: listeners.tcp.as_fd(),
+        dns_udp: listeners.dns.0.as_fd(),
+        dns_tcp: listeners.dns.1.as_fd(),
+        dns6: listeners.dns6.as_ref().map(|(udp, tcp)| [udp.as_fd(), tcp.as_fd()]),
     }
 }
 

@@ -27,7 +27,7 @@ use ringfence_wire::{
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     io::Errno,
-    process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal},
+    process::{Pid, PidfdFlags, Resource, Rlimit, Signal, getrlimit, pidfd_open, pidfd_send_signal, prlimit},
 };
 use std::{
     io,
@@ -55,6 +55,11 @@ const LOG_PAUSE: Duration = Duration::from_secs(10);
 const BURST: u32 = 4096;
 /// See [`BURST`].
 const PER_SECOND: u32 = 4096;
+/// Bytes of memory that the worker of a user's container may write to, of whose there may be 64; root's may have what
+/// `agent/egress` says.
+const USER_MEMORY: u64 = 64 << 20;
+/// Descriptors of the same: two for each connection, and what else a worker needs.
+const USER_DESCRIPTORS: u64 = 4096;
 
 /// Starts a worker's process under a user id.
 pub(crate) type Spawn = Arc<dyn Fn(u32) -> io::Result<Process> + Send + Sync>;
@@ -67,8 +72,6 @@ pub(super) struct Served {
     pub(super) profile: String,
     /// Its addresses.
     pub(super) block: Arc<Block>,
-    /// Its sockets.
-    pub(super) listeners: Listeners,
     /// The auditor's socket.
     pub(super) auditor: PathBuf,
     /// Starts workers.
@@ -103,6 +106,10 @@ impl std::fmt::Debug for Supervisor {
 
 struct Inner {
     attached: Option<Attached>,
+    /// The sockets that the next worker is given.
+    listeners: Arc<Listeners>,
+    /// Those that the kernel sends connections to: nobody else has their ports as long as it does.
+    redirected: Option<Arc<Listeners>>,
     names: Names,
     audit: bool,
     /// Rises with each change of the two.
@@ -122,10 +129,20 @@ struct Inner {
     counts: EgressCounts,
 }
 
+impl Inner {
+    /// Whether the kernel sends connections to the sockets that are served. Before the container is in it, it sends none.
+    fn is_redirected(&self) -> bool {
+        let same = |known: &Arc<Listeners>| Arc::ptr_eq(known, &self.listeners);
+        self.attached.is_none() || self.redirected.as_ref().is_some_and(same)
+    }
+}
+
 impl Supervisor {
-    pub(super) fn new(served: Served, names: Names, audit: bool) -> io::Result<Self> {
+    pub(super) fn new(served: Served, listeners: Listeners, names: Names, audit: bool) -> io::Result<Self> {
         let inner = Inner {
             attached: None,
+            listeners: Arc::new(listeners),
+            redirected: None,
             names,
             audit,
             version: 0,
@@ -155,9 +172,28 @@ impl Supervisor {
         self.changed.notify_all();
     }
 
-    /// The container is in the kernel.
-    pub(super) fn attach(&self, attached: Attached) {
-        self.inner().attached = Some(attached);
+    /// The container is in the kernel, which knows these sockets.
+    pub(super) fn attach(&self, attached: Attached, listeners: Arc<Listeners>) {
+        let mut inner = self.inner();
+        (inner.attached, inner.redirected) = (Some(attached), Some(listeners));
+        drop(inner);
+        self.wake();
+    }
+
+    /// The sockets that are served, or are to be.
+    pub(super) fn listeners(&self) -> Arc<Listeners> {
+        Arc::clone(&self.inner().listeners)
+    }
+
+    /// The same, if the kernel knows others.
+    pub(super) fn renewed(&self) -> Option<Arc<Listeners>> {
+        let inner = self.inner();
+        (!inner.is_redirected()).then(|| Arc::clone(&inner.listeners))
+    }
+
+    /// The kernel knows these.
+    pub(super) fn redirected(&self, listeners: Arc<Listeners>) {
+        self.inner().redirected = Some(listeners);
         self.wake();
     }
 
@@ -233,9 +269,31 @@ impl Supervisor {
         }
     }
 
+    /// Other sockets in the place of those that a worker had and left without being told to: it may have been taken over, and
+    /// have done to them what no other worker could undo.
+    fn renew(&self, used: &mut bool) -> Result<(), String> {
+        if !*used {
+            return Ok(());
+        }
+        let listeners = self.listeners().again().map_err(|error| chain(&error))?;
+        self.inner().listeners = Arc::new(listeners);
+        *used = false;
+        Ok(())
+    }
+
+    /// Has the sockets that a worker is to be given be new and known to the kernel. False: it is to end instead.
+    fn prepare(&self, used: &mut bool) -> Result<bool, String> {
+        self.renew(used)?;
+        let waits = |inner: &mut Inner| !inner.stop && !inner.is_redirected();
+        let inner = self.changed.wait_while(self.inner(), waits).unwrap_or_else(PoisonError::into_inner);
+        *used = true;
+        Ok(!inner.stop)
+    }
+
     /// Runs until [`Self::stop`].
     pub(super) fn run(&self) {
         let container = &self.served.container;
+        let mut used = false;
         loop {
             {
                 let mut inner = self.inner();
@@ -244,8 +302,19 @@ impl Supervisor {
                 }
                 (inner.state, inner.complaint, inner.renewed) = (AgentState::Starting, None, false);
             }
+            let prepared = self.prepare(&mut used);
             let since = Instant::now();
-            let ended = self.run_worker();
+            let ended = match prepared {
+                Ok(true) => self.run_worker(),
+                Ok(false) => break,
+                Err(why) => Err(why),
+            };
+            if !self.inner().stop
+                && let Err(why) = self.renew(&mut used)
+            {
+                // It is tried again before the next worker.
+                tracing::error!("container {container}: {why}");
+            }
             let mut inner = self.inner();
             (inner.pid, inner.handle, inner.counts.open) = (None, None, 0);
             if inner.stop {
@@ -286,6 +355,11 @@ impl Supervisor {
         let process = (self.served.spawn)(uid)
             .map_err(|error| format!("its egress worker cannot be started: {error}"))?;
         let pid = process.pid();
+        if !self.served.block.is_root_s()
+            && let Err(errno) = limit(pid)
+        {
+            return Err(format!("its egress worker cannot be limited: {errno} ({})", process.kill()));
+        }
         tracing::info!("container {container}: egress worker started, pid {pid}, user {uid}");
         {
             let mut inner = self.inner();
@@ -306,6 +380,18 @@ impl Supervisor {
         };
         served.map(|()| format!("its egress worker ended: {exit}")).map_err(|why| format!("{why} ({exit})"))
     }
+}
+
+/// Limits what a user's worker may have, before it is told anything: it is in the daemon's cgroup, whatever its user's may have.
+/// It sees itself that it lives within that.
+fn limit(pid: u32) -> rustix::io::Result<()> {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(Errno::SRCH)?;
+    for (what, most) in [(Resource::Data, USER_MEMORY), (Resource::Nofile, USER_DESCRIPTORS)] {
+        // It has what we have, and may not be given more.
+        let most = getrlimit(what).maximum.map_or(most, |ours| ours.min(most));
+        prlimit(Some(pid), what, Rlimit { current: Some(most), maximum: Some(most) })?;
+    }
+    Ok(())
 }
 
 /// What is said with one worker.
@@ -352,11 +438,11 @@ impl<'a> Session<'a> {
     }
 
     fn start(&mut self) -> Result<(), FrameError> {
-        let Served { container, profile, block, listeners, .. } = &self.of.served;
-        let (names, audit) = {
+        let Served { container, profile, block, .. } = &self.of.served;
+        let (names, audit, listeners) = {
             let inner = self.of.inner();
             self.told = inner.version;
-            (inner.names.clone(), inner.audit)
+            (inner.names.clone(), inner.audit, Arc::clone(&inner.listeners))
         };
         let start = EgressStart {
             container: container.clone(),

@@ -20,7 +20,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use std::{
     collections::HashMap,
     env, fs,
-    io::{Read, Write},
+    io::{self, Read, Write},
     net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
     os::{
         fd::OwnedFd,
@@ -168,11 +168,11 @@ fn service(opener: &Opener, hosts: &[&str]) -> Service {
     let own = pidfd(std::process::id());
     let names = names(hosts);
     let whose = Whose { container: "aaaaaaaaaaaa", profile: "p", names: &names, audit: false };
-    opener.open(whose, opener.take_block(true).unwrap(), own.as_fd()).unwrap()
+    opener.open(whose, opener.take_block(0).unwrap(), own.as_fd()).unwrap()
 }
 
 fn port(service: &Service) -> u16 {
-    listeners::tests::at(&service.supervisor.served.listeners.tcp).port()
+    listeners::tests::at(&service.listeners().tcp).port()
 }
 
 fn state_of(service: &Service) -> AgentState {
@@ -188,7 +188,7 @@ fn a_worker_is_told_whose_connections_are_its_container_s_and_nobody_else_s() {
     service.wait_until_ready().unwrap();
     let kernel = FakeKernel::default();
     let id = ContainerId::from_raw(4097);
-    service.attach(id, line(service.block()), kernel.flows());
+    service.attach(id, line(service.block()), kernel.flows(), service.listeners());
     let (taken, _) = listening.accept().unwrap();
     let mut conn = Conn::new(taken, PATIENCE, MAX_ORDER);
     assert_eq!(conn.receive::<McpRequest>().unwrap(), McpRequest::Egress(line(service.block())));
@@ -218,15 +218,19 @@ fn a_worker_is_told_whose_connections_are_its_container_s_and_nobody_else_s() {
 }
 
 #[test]
-fn one_that_dies_is_followed_by_another_on_the_same_sockets_with_what_was_said_last() {
+fn one_that_dies_is_followed_by_another_on_sockets_of_its_own_with_what_was_said_last() {
     let dir = tempfile::tempdir().unwrap();
     let service = service(&opener(&dir.path().join("none"), "serve"), &["example.org"]);
     service.wait_until_ready().unwrap();
     let first = service.supervisor.status().pid;
     service.replace(&names(&["a.test"]), false);
-    connect(port(&service)).write_all(b"die").unwrap();
-    wait_for("it died", || service.supervisor.status().pid != first);
-    // Whoever connects meanwhile waits.
+    let before = port(&service);
+    connect(before).write_all(b"die").unwrap();
+    wait_for("it died", || service.supervisor.status().pid.is_some_and(|pid| Some(pid) != first));
+    assert_ne!(port(&service), before, "nothing that the dead one did to its sockets is done to these");
+    let at = SocketAddr::from((Ipv4Addr::LOCALHOST, before));
+    // A child that another test starts has a copy for a moment.
+    wait_for("those of before are gone", || TcpStream::connect(at).is_err());
     assert_eq!(answer(to(port(&service))).2, ["a.test"]);
     let status = service.supervisor.status();
     assert_eq!((status.restarts, &status.state), (1, &AgentState::Running));
@@ -265,6 +269,52 @@ fn a_worker_that_asks_without_end_and_never_listens_holds_up_nobody() {
     wait_for("its block is free", || supervisor.upgrade().is_none());
 }
 
+#[test]
+fn a_user_s_worker_may_have_less_than_root_s() {
+    let opener = opener(Path::new("/nonexistent"), "serve");
+    let own = pidfd(std::process::id());
+    let names = names(&["example.org"]);
+    let data_of = |owner| {
+        let whose = Whose { container: "aaaaaaaaaaaa", profile: "p", names: &names, audit: false };
+        let service = opener.open(whose, opener.take_block(owner).unwrap(), own.as_fd()).unwrap();
+        service.wait_until_ready().unwrap();
+        let pid = service.supervisor.status().pid.unwrap();
+        let limits = fs::read_to_string(format!("/proc/{pid}/limits")).unwrap();
+        let line = limits.lines().find(|line| line.starts_with("Max data size")).unwrap();
+        line.split_ascii_whitespace().rev().nth(1).unwrap().to_owned()
+    };
+    assert_eq!(data_of(1000), (64 << 20).to_string());
+    assert_ne!(data_of(0), data_of(1000), "the control");
+}
+
+#[test]
+fn who_is_not_in_the_daemon_s_network_and_could_not_enter_it_gets_no_names() {
+    let peer = |pid: u32, uid| Peer { pid, uid, pidfd: pidfd(pid) };
+    let here = std::process::id();
+    assert!(may_use_our_network(&peer(here, 1000)).is_ok(), "the control");
+    let mut command = Command::new("unshare");
+    command.args(["-n", "sh", "-c", "echo; exec sleep 600"]).stdout(Stdio::piped());
+    let mut child = command.stdin(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let is_there = child.stdout.take().unwrap().read(&mut [0]).unwrap() == 1;
+    if is_there {
+        let error = may_use_our_network(&peer(child.id(), 1000)).unwrap_err();
+        assert!(matches!(error, EnrollError::Egress(EgressError::OtherNetwork(1000))), "{error}");
+        assert!(may_use_our_network(&peer(child.id(), 0)).is_ok(), "root could");
+        child.kill().unwrap();
+    }
+    child.wait().unwrap();
+    let mut command = Command::new("setpriv");
+    command.args(["--bounding-set=-sys_admin", "unshare", "-Un", "sh", "-c", "echo; exec sleep 600"]);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let Ok(mut child) = command.spawn() else { return };
+    if child.stdout.take().unwrap().read(&mut [0]).unwrap() == 1 {
+        let error = may_use_our_network(&peer(child.id(), 0)).unwrap_err();
+        assert!(matches!(error, EnrollError::Egress(EgressError::OtherNetwork(0))), "{error}");
+        child.kill().unwrap();
+    }
+    child.wait().unwrap();
+}
+
 /// A profile that grants a name, and one that grants none.
 fn profile(fixture: &Fixture, net: &str) {
     let text = format!(
@@ -283,7 +333,7 @@ fn admit(fixture: &mut Fixture, child: &Sleeper) -> Result<(String, u64), Enroll
     let mut compiled = compiled(&request, &place, &fixture.state)?;
     if !compiled.policy.names.rules.is_empty() {
         let id = fixture.state.registry.new_id().unwrap();
-        let block = fixture.state.opener.take_block(true)?;
+        let block = fixture.state.opener.take_block(0)?;
         compiled.policy.grant_block(block.net());
         let whose = Whose { container: &id, profile: "n", names: &compiled.policy.names, audit: false };
         let service = fixture.state.opener.open(whose, block, child.pidfd().as_fd())?;
@@ -339,7 +389,7 @@ fn everything_is_there_before_the_first_task_and_gone_after_the_last() {
     assert_eq!((log(&fixture), redirect(&fixture, raw)), (vec!["redirect nowhere".to_owned()], None));
     wait_for("its worker ends", || !alive(process.as_fd()));
     wait_for("and what it had", || supervisor.upgrade().is_none());
-    let free: Vec<_> = std::iter::from_fn(|| fixture.state.opener.take_block(true).ok()).collect();
+    let free: Vec<_> = std::iter::from_fn(|| fixture.state.opener.take_block(0).ok()).collect();
     assert_eq!(free.last().map(|block| block.net()), Some(record.block), "it is the last to be used again");
 }
 
@@ -374,7 +424,7 @@ fn a_nested_container_reaches_what_both_may_by_addresses_and_a_worker_of_its_own
     let place = fixture.place(Some(inside));
     let mut compiled = compiled(&request, &place, &fixture.state).unwrap();
     let id = fixture.state.registry.new_id().unwrap();
-    let block = fixture.state.opener.take_block(true).unwrap();
+    let block = fixture.state.opener.take_block(0).unwrap();
     compiled.policy.grant_block(block.net());
     let whose = Whose { container: &id, profile: "i", names: &compiled.policy.names, audit: false };
     let service = fixture.state.opener.open(whose, block, child.pidfd().as_fd()).unwrap();
@@ -410,7 +460,7 @@ fn nothing_is_left_of_an_enrolment_that_failed() {
     fixture.kernel.with(|inner| inner.tags.insert(child.0.id(), other));
     assert!(matches!(admit(&mut fixture, &child), Err(EnrollError::Task(_))));
     assert!(fixture.kernel.with(|inner| inner.containers.is_empty() && inner.redirects.is_empty()));
-    let free = || std::iter::from_fn(|| fixture.state.opener.take_block(true).ok()).collect::<Vec<_>>().len();
+    let free = || std::iter::from_fn(|| fixture.state.opener.take_block(0).ok()).collect::<Vec<_>>().len();
     wait_for("all blocks are free again", || free() == 510);
     // What nobody made ready is not enrolled without it.
     let request = Request { asked: "n".into(), workdir: None, audit: false, uid: 0, home: None };
@@ -482,6 +532,91 @@ fn names_come_and_go_with_the_profile_and_never_before_they_are_served() {
 }
 
 #[test]
+fn a_policy_that_adds_names_which_nobody_can_serve_takes_away_what_it_takes_away_all_the_same() {
+    let mut fixture = Fixture::new();
+    profile(&fixture, "\"203.0.113.7:443\"");
+    let child = Sleeper::start();
+    let (id, raw) = admit(&mut fixture, &child).unwrap();
+    set_tasks(&fixture, raw, 1, 0);
+    log(&fixture);
+    // No block is left.
+    let all: Vec<_> = std::iter::from_fn(|| fixture.state.opener.take_block(0).ok()).collect();
+    profile(&fixture, EXAMPLE);
+    let outcome = fixture.state.reload();
+    assert_eq!((outcome.changed.as_slice(), outcome.errors.len()), ([id.clone()].as_slice(), 0));
+    assert!(outcome.notes.iter().any(|note| note.contains("none of its names")), "{:?}", outcome.notes);
+    assert_eq!(log(&fixture), ["install 1"]);
+    let grants = |address: &str| {
+        let policy = fixture.kernel.with(|inner| inner.containers[&raw].1.clone().unwrap());
+        let address = address.parse::<Ipv4Addr>().unwrap().to_ipv6_mapped();
+        policy.nets.iter().any(|rule| rule.allow && rule.addr == address)
+    };
+    assert!(!grants("203.0.113.7"), "what it had is gone");
+    let told = status(fixture.only());
+    assert!(told.state == AgentState::Failed && told.error.unwrap().contains("in use"));
+    // Asked again, it is the same, and nothing is installed for that.
+    assert!(fixture.state.reload().changed.is_empty());
+    assert_eq!(log(&fixture), Vec::<String>::new());
+    // There is one, and the kernel does not take its sockets.
+    drop(all);
+    fixture.kernel.with(|inner| inner.no_redirects = true);
+    assert_eq!(fixture.state.reload().changed, [id.as_str()]);
+    assert!(redirect(&fixture, raw).is_none());
+    let block = fixture.only().record.egress.as_ref().unwrap().block;
+    assert!(matches!(&fixture.only().egress, Egress::Closed { block: Some(its), .. } if its.net() == block));
+    // It is tried again by itself, after a while, and then after a longer one.
+    let set_due = |state: &mut crate::state::State<FakeKernel>| {
+        let container = state.registry.by_kernel_id_mut(raw).unwrap();
+        let Egress::Closed { retry, .. } = &mut container.egress else { panic!("{:?}", container.egress) };
+        let pause = retry.pause;
+        retry.at = Instant::now();
+        pause
+    };
+    log(&fixture);
+    fixture.state.sweep();
+    assert_eq!(log(&fixture), Vec::<String>::new(), "it is not time for it yet");
+    let first = set_due(&mut fixture.state);
+    fixture.state.sweep();
+    assert_eq!(log(&fixture), ["redirect nowhere"]);
+    assert_eq!(set_due(&mut fixture.state), first * 2);
+    fixture.kernel.with(|inner| inner.no_redirects = false);
+    fixture.state.sweep();
+    let (again, port) = redirect(&fixture, raw).unwrap();
+    assert_eq!((again, answer(to(port)).2), (block.network(), vec!["example.org".to_owned()]));
+    assert!(grants(&Ipv4Addr::from_bits(block.network().to_bits() + 1).to_string()));
+}
+
+#[test]
+fn after_a_worker_s_end_the_next_one_waits_until_the_kernel_knows_its_sockets() {
+    let mut fixture = Fixture::new();
+    profile(&fixture, EXAMPLE);
+    let child = Sleeper::start();
+    let (_, raw) = admit(&mut fixture, &child).unwrap();
+    set_tasks(&fixture, raw, 1, 0);
+    let (block, before) = redirect(&fixture, raw).unwrap();
+    assert_eq!(answer(to(before)).2, ["example.org"]);
+    log(&fixture);
+    fixture.state.sweep();
+    assert_eq!(log(&fixture), Vec::<String>::new(), "the control: nothing is to be told");
+    connect(before).write_all(b"die").unwrap();
+    let renewed = |fixture: &Fixture| match &fixture.only().egress {
+        Egress::Served(service) => service.renewed().is_some(),
+        other => panic!("{other:?}"),
+    };
+    wait_for("it has others", || renewed(&fixture));
+    assert!(status(fixture.only()).pid.is_none());
+    // Nobody else gets the port as long as the kernel sends connections there.
+    let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, before)).unwrap_err();
+    assert_eq!(taken.kind(), io::ErrorKind::AddrInUse);
+    fixture.state.sweep();
+    assert_eq!(log(&fixture), ["redirect nowhere", "redirect"]);
+    let (again, port) = redirect(&fixture, raw).unwrap();
+    assert!(again == block && port != before);
+    assert_eq!(answer(to(port)).2, ["example.org"]);
+    assert!(status(fixture.only()).pid.is_some() && !renewed(&fixture));
+}
+
+#[test]
 fn a_restarted_core_serves_again_where_the_container_is_and_at_the_same_addresses() {
     let mut fixture = Fixture::new();
     profile(&fixture, EXAMPLE);
@@ -506,7 +641,7 @@ fn a_restarted_core_serves_again_where_the_container_is_and_at_the_same_addresse
     assert_eq!((said.1.network(), said.2), (block, vec!["example.org".to_owned()]));
     assert_eq!(fixture.state.reload().errors.len(), 1, "the profile is broken");
     assert_eq!(redirect(&fixture, raw), Some((block, new_port)));
-    let taken: Vec<_> = std::iter::from_fn(|| fixture.state.opener.take_block(true).ok()).collect();
+    let taken: Vec<_> = std::iter::from_fn(|| fixture.state.opener.take_block(0).ok()).collect();
     assert!(taken.iter().all(|one| one.net().network() != block), "nobody else gets it");
     drop((taken, port));
     // Nobody whose namespace could be entered: closed, and told.
