@@ -51,15 +51,26 @@ pub(crate) fn hide() -> Result<(), Error> {
     Ok(())
 }
 
-/// Gives up everything but what the role needs, for good. How many descriptors it may have open, which is as many as it may raise
-/// that to.
+/// What a worker may have.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Limits {
+    /// Bytes of memory that it writes to.
+    pub(crate) memory: u64,
+    /// Descriptors that it may have open, which is as many as it may raise that to.
+    pub(crate) descriptors: u64,
+}
+
+/// Gives up everything but what the role needs, for good. What it is left with: the core may have left it less memory than a
+/// worker has at most.
 ///
 /// # Errors
 /// [`Error`]; the process must then end. A kernel without Landlock is no error, but is said in the log.
-pub(crate) fn enter() -> Result<u64, Error> {
+pub(crate) fn enter() -> Result<Limits, Error> {
     caps::drop_all()?;
     let limit = |errno: nix::Error| Error::Limit(errno.into());
-    setrlimit(Resource::RLIMIT_DATA, MEMORY, MEMORY).map_err(limit)?;
+    let (_, most) = getrlimit(Resource::RLIMIT_DATA).map_err(limit)?;
+    let memory = most.min(MEMORY);
+    setrlimit(Resource::RLIMIT_DATA, memory, memory).map_err(limit)?;
     // How much a worker has to do is its container's doing.
     setrlimit(Resource::RLIMIT_NICE, 0, 0).map_err(limit)?;
     let (_, descriptors) = getrlimit(Resource::RLIMIT_NOFILE).map_err(limit)?;
@@ -67,7 +78,7 @@ pub(crate) fn enter() -> Result<u64, Error> {
     landlocked()?;
     let calls = seccomp::Policy::egress_list()?.signalling_only(std::process::id()).opening_to_read_only();
     seccomp::Filter::compile(&calls)?.load()?;
-    Ok(descriptors)
+    Ok(Limits { memory, descriptors })
 }
 
 fn landlocked() -> Result<(), Error> {

@@ -8,13 +8,19 @@
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-/// Connections that may hold bytes at once. Each may also have a part of a ClientHello and of an answer's head kept, 32 and 128 KiB
-/// at most: together no more than half of what the worker may have.
-pub(crate) const PLACES: usize = 768;
+/// Connections that may hold bytes at once, where there is memory for them.
+const PLACES: usize = 768;
+/// Bytes that one of them takes: it may also have a part of a ClientHello and of an answer's head kept.
+const EACH: u64 = (MOST + (32 << 10) + (128 << 10)) as u64;
 /// Bytes of a client that are held: more than any head that is let through, also a ClientHello in records of one byte.
 pub(crate) const MOST: usize = 128 << 10;
 /// Bytes that there is room for at first.
 const FEW: usize = 2048;
+
+/// How many of these a worker has that may have so many bytes of memory: together they take no more than half of it.
+pub(crate) fn places(memory: u64) -> usize {
+    usize::try_from(memory / 2 / EACH).unwrap_or(PLACES).clamp(1, PLACES)
+}
 
 /// See the module.
 pub(crate) struct Held<'a> {
@@ -88,6 +94,14 @@ impl<'a> Held<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_may_have_less_memory_holds_less() {
+        assert_eq!(places(512 << 20), PLACES);
+        let few = places(64 << 20) as u64;
+        assert!(few > 64 && few * EACH <= 32 << 20, "{few}");
+        assert_eq!(places(0), 1);
+    }
 
     #[tokio::test]
     async fn what_goes_on_is_what_came_and_no_more_is_kept_than_is_counted_on() {

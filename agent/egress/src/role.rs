@@ -110,7 +110,7 @@ pub fn run() -> Result<(), Error> {
 
 fn serve(core: &UnixStream) -> Result<(), Error> {
     let (start, sockets) = receive_start(core)?;
-    let descriptors = confine::enter()?;
+    let limits = confine::enter()?;
     core.set_nonblocking(true).map_err(Error::Io)?;
     let core = core.try_clone().map_err(Error::Io)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -119,7 +119,7 @@ fn serve(core: &UnixStream) -> Result<(), Error> {
         .thread_stack_size(STACK)
         .build()
         .map_err(Error::Io)?;
-    let ended = LocalSet::new().block_on(&runtime, work(core, start, sockets, descriptors));
+    let ended = LocalSet::new().block_on(&runtime, work(core, start, sockets, limits));
     // Threads that wait for a name end with the process.
     runtime.shutdown_background();
     ended
@@ -145,10 +145,15 @@ fn receive_start(core: &UnixStream) -> Result<(EgressStart, Sockets), Error> {
     Ok((start, Sockets { connections, questions }))
 }
 
-async fn work(core: UnixStream, start: EgressStart, sockets: Sockets, descriptors: u64) -> Result<(), Error> {
+async fn work(
+    core: UnixStream,
+    start: EgressStart,
+    sockets: Sockets,
+    limits: confine::Limits,
+) -> Result<(), Error> {
     let (link, messages) = Link::new();
     let container = start.container.clone();
-    let worker = Rc::new(Worker::new(start, link, descriptors).map_err(Error::Block)?);
+    let worker = Rc::new(Worker::new(start, link, limits).map_err(Error::Block)?);
     let (read, write) = tokio::net::UnixStream::from_std(core).map_err(Error::Io)?.into_split();
     serve_sockets(&worker, sockets).map_err(Error::Io)?;
     spawn_local(keep_time(Rc::clone(&worker)));

@@ -2,8 +2,9 @@
 
 use crate::{
     addresses::{Found, MOST_ADDRESSES, Not, may_dial},
+    confine::Limits,
     flow::Mover,
-    held::PLACES,
+    held::places,
     link::Link,
     records::Records,
     refusal::Refusal,
@@ -147,11 +148,11 @@ impl Policy {
 }
 
 impl Worker {
-    /// A worker that may have so many descriptors open.
+    /// A worker that may have so much.
     ///
     /// # Errors
     /// The block is none.
-    pub(crate) fn new(start: EgressStart, link: Link, descriptors: u64) -> Result<Self, NotABlock> {
+    pub(crate) fn new(start: EgressStart, link: Link, limits: Limits) -> Result<Self, NotABlock> {
         let EgressStart { profile, block, names, audit, host_network, .. } = start;
         let table = Table::new(block, names.exact().into_iter().map(str::to_owned))?;
         Ok(Self {
@@ -159,11 +160,11 @@ impl Worker {
             link,
             records: Records::new(Instant::now()),
             mover: Mover::default(),
-            places: Semaphore::new(PLACES),
+            places: Semaphore::new(places(limits.memory)),
             dials: Semaphore::new(MOST_DIALS as usize),
             lookups: std::sync::Arc::new(Semaphore::new(MOST_LOOKUPS)),
             // Each has a client and a server.
-            most_connections: MOST_CONNECTIONS.min(descriptors.saturating_sub(OTHER_DESCRIPTORS) / 2),
+            most_connections: MOST_CONNECTIONS.min(limits.descriptors.saturating_sub(OTHER_DESCRIPTORS) / 2),
             policy: RefCell::new(Rc::new(Policy { names, audit, host_network })),
             table: RefCell::new(table),
             answered: RefCell::default(),
@@ -316,7 +317,7 @@ mod tests {
             v6: false,
             host_network: true,
         };
-        Worker::new(start, Link::new().0, descriptors).unwrap()
+        Worker::new(start, Link::new().0, Limits { memory: 512 << 20, descriptors }).unwrap()
     }
 
     #[test]
