@@ -2,8 +2,9 @@
 
 use crate::worker::Worker;
 use ringfence_wire::{
-    egress::{EgressReport, FromEgress},
+    egress::{EgressReport, FromEgress, MAX_SENTENCE},
     frame::framed,
+    mcp::McpReply,
 };
 use serde::Serialize;
 use std::{
@@ -45,7 +46,7 @@ struct Sending {
 /// What became of a wait.
 enum Heard {
     Line(Option<OwnedFd>),
-    Broken(io::Error),
+    Broken(Broken),
     Wanted,
 }
 
@@ -75,11 +76,25 @@ impl Line {
                     sending.give_back(worker);
                     *line = opened(next);
                 }
-                Heard::Broken(error) => {
-                    tracing::warn!("the line to the auditor is gone, and records wait: {error}");
+                Heard::Broken(broken) => {
                     sending.give_back(worker);
                     *line = None;
-                    *pause = FIRST_PAUSE;
+                    match broken {
+                        Broken::Gone(error) => {
+                            tracing::warn!("the line to the auditor is gone, and records wait: {error}");
+                            *pause = FIRST_PAUSE;
+                        }
+                        // Its operator asks the core; and whoever turns it away is not asked any sooner for that.
+                        Broken::Refused(why) => {
+                            let what = format!("what is done by name is not put on record, and waits: {why}");
+                            tracing::warn!("{what}");
+                            let end = (0..=MAX_SENTENCE.min(what.len()))
+                                .rev()
+                                .find(|end| what.is_char_boundary(*end));
+                            let what = what.get(..end.unwrap_or(0)).unwrap_or_default().to_owned();
+                            worker.link.say(FromEgress::Complaint(what));
+                        }
+                    }
                 }
                 Heard::Wanted => {
                     worker.link.say(FromEgress::Line);
@@ -119,7 +134,18 @@ fn opened(line: OwnedFd) -> Option<UnixStream> {
 }
 
 /// Says what there is to say until that fails.
-async fn talk(worker: &Worker, line: &mut UnixStream, sending: &mut Sending) -> io::Error {
+async fn talk(worker: &Worker, line: &mut UnixStream, sending: &mut Sending) -> Broken {
+    let mut answer = Answer::default();
+    let error = exchange(worker, line, sending, &mut answer).await;
+    answer.judge(error)
+}
+
+async fn exchange(
+    worker: &Worker,
+    line: &mut UnixStream,
+    sending: &mut Sending,
+    answer: &mut Answer,
+) -> io::Error {
     let (mut read, mut write) = line.split();
     let says = async {
         loop {
@@ -132,19 +158,59 @@ async fn talk(worker: &Worker, line: &mut UnixStream, sending: &mut Sending) -> 
         }
     };
     let hears = async {
-        // That it is linked, which needs no answer; and its end.
+        // That it is linked, or why not; and its end.
         let mut heard = [0; 512];
         loop {
             match read.read(&mut heard).await {
                 Ok(0) => return io::ErrorKind::UnexpectedEof.into(),
-                Ok(_) => {}
+                Ok(count) => answer.add(heard.get(..count).unwrap_or_default()),
                 Err(error) => return error,
             }
         }
     };
     tokio::select! {
-        error = says => error,
+        // Before it fails to be told anything, it may have said why.
+        biased;
         error = hears => error,
+        error = says => error,
+    }
+}
+
+/// How a line ended.
+#[derive(Debug)]
+enum Broken {
+    /// It was up.
+    Gone(io::Error),
+    /// It never was, and that is why.
+    Refused(String),
+}
+
+/// The beginning of what the auditor says: a frame, as far as it came.
+#[derive(Debug, Default)]
+struct Answer(Vec<u8>);
+
+impl Answer {
+    /// Longest frame that is read: a sentence.
+    const LONGEST: usize = 4096;
+
+    fn add(&mut self, bytes: &[u8]) {
+        let room = Self::LONGEST.saturating_sub(self.0.len());
+        self.0.extend_from_slice(bytes.get(..room.min(bytes.len())).unwrap_or_default());
+    }
+
+    fn judge(&self, error: io::Error) -> Broken {
+        let frame = self.0.split_at_checked(4).and_then(|(length, rest)| {
+            let length = u32::from_be_bytes(length.try_into().ok()?);
+            rest.get(..usize::try_from(length).ok()?)
+        });
+        match frame.map(serde_json::from_slice::<McpReply>) {
+            Some(Ok(McpReply::Linked)) => Broken::Gone(error),
+            Some(Ok(McpReply::Failed(failure))) => {
+                Broken::Refused(format!("the auditor says: {}", failure.error))
+            }
+            Some(_) => Broken::Refused("the auditor says what none says".to_owned()),
+            None => Broken::Refused(format!("the auditor did not take the line: {error}")),
+        }
     }
 }
 
@@ -192,6 +258,25 @@ struct Frame<'a> {
 mod tests {
     use super::*;
     use ringfence_wire::egress::{EgressRecord, EgressReports};
+
+    #[test]
+    fn a_line_that_was_refused_is_not_one_that_was_up() {
+        let judged = |bytes: &[u8]| {
+            let mut answer = Answer::default();
+            bytes.chunks(3).for_each(|some| answer.add(some));
+            match answer.judge(io::ErrorKind::UnexpectedEof.into()) {
+                Broken::Gone(_) => None,
+                Broken::Refused(why) => Some(why),
+            }
+        };
+        let frame = |reply: &McpReply| framed(&serde_json::to_vec(reply).unwrap()).unwrap();
+        assert_eq!(judged(&frame(&McpReply::Linked)), None);
+        let failed = McpReply::Failed(ringfence_wire::message::Failure::new("too many"));
+        assert_eq!(judged(&frame(&failed)).unwrap(), "the auditor says: too many");
+        assert!(judged(b"").unwrap().contains("did not take the line"));
+        assert!(judged(&[0xff; 9000]).unwrap().contains("did not take the line"));
+        assert!(judged(b"\0\0\0\x02{}").unwrap().contains("none says"));
+    }
 
     #[test]
     fn a_frame_is_what_the_auditor_reads() {

@@ -52,8 +52,9 @@ const SESSIONS_EACH: usize = 64;
 /// Lines of agents' workers at once, of all users, and of one; the daemon's agents are root's here.
 const MAX_AGENTS: usize = 256;
 const AGENTS_EACH: usize = 64;
-/// Lines of containers' egress workers at once, of all users' containers but root's, and of one user's.
-const MAX_EGRESS: usize = 256;
+/// Lines of containers' egress workers at once, of all users' containers but root's, and of one user's. The core gives out 510
+/// blocks of addresses, each for one worker: none is off the record because others have one.
+const MAX_EGRESS: usize = 512;
 const EGRESS_EACH: usize = 96;
 /// Tokens of the dashboard of all users but root, and of one user, subordinate ids included. Of more, those go that were
 /// not used for longest.
@@ -535,6 +536,16 @@ mod tests {
     use nix::sys::eventfd::{EfdFlags, EventFd};
     use ringfence_base::quota::Owners;
     use std::{os::unix::net::UnixStream, process, sync::Arc};
+
+    #[test]
+    fn there_is_a_line_for_the_egress_worker_of_every_block() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let sessions = Sessions::new(folder.path().join("audit.db"), Serving::Own);
+        // Docker's containers and those of other engines are all root's.
+        let lines: Vec<_> = (0..510).map_while(|_| sessions.egress.take(0, || ())).collect();
+        assert_eq!(lines.len(), 510);
+        assert!(lines.iter().all(|line| line.busy()), "none went for another");
+    }
 
     #[test]
     fn nobody_s_ids_take_all_tokens() {
