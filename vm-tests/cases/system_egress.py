@@ -337,10 +337,10 @@ def names():
             except (BrokenPipeError, ConnectionResetError):
                 pass
 
-    # A worker that dies takes nothing with it but its connections.
+    # A worker that dies takes its connections with it, and what waited at its sockets: the next one has sockets of its own.
     os.kill(state["pid"], signal.SIGKILL)
-    assert client.fetch("granted.rf.test") == [address, 443]
     wait_for(lambda: egress()["state"] == "running" and egress()["pid"] != state["pid"], "another worker")
+    assert client.fetch("granted.rf.test") == [address, 443]
     assert egress()["restarts"] == 1 and egress()["block"] == state["block"], egress()
 
     # Names come and go with the profile, for a process that runs.
