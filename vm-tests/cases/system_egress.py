@@ -25,6 +25,9 @@ CERTIFIED = ["granted.rf.test", "other.rf.test", "later.rf.test", "a.wild.rf.tes
 NAMES = {"inner.rf.test": PRIVATE, **{name: SERVER for name in [*CERTIFIED[:-1], "plain.rf.test", "banner.rf.test"]}}
 GRANTED = ["granted.rf.test:443", "plain.rf.test:80", "*.wild.rf.test:443", "tcp:banner.rf.test:2222", "inner.rf.test:443"]
 
+# Stands in an answer for the name that was asked for.
+ASKED = b"\xc0\x0c"
+
 
 class Resolver:
     """The host's DNS: answers for NAMES, over UDP, and remembers what it was asked."""
@@ -45,19 +48,22 @@ class Resolver:
             name, kind = ".".join(labels).lower(), struct.unpack(">H", query[at + 1:at + 3])[0]
             self.asked.append(name)
             question = query[12:at + 5]
-            address = NAMES.get(name)
-            answers = b""
-            if address and kind == 1:
-                answers = b"\xc0\x0c" + struct.pack(">HHIH", 1, 1, 5, 4) + socket.inet_aton(address)
-            head = query[:2] + struct.pack(">HHHHH", 0x8180 | (0 if address else 3), 1, bool(answers), 0, 0)
+            known, records = self.answers(name, kind)
+            answers = b"".join(owner + struct.pack(">HHIH", of, 1, 5, len(data)) + data for owner, of, data in records)
+            head = query[:2] + struct.pack(">HHHHH", 0x8180 | (0 if known else 3), 1, len(records), 0, 0)
             self.socket.sendto(head + question + answers, peer)
+
+    def answers(self, name, kind):
+        """Whether there is such a name, and the records for a question about it: whose, type and data of each."""
+        address = NAMES.get(name)
+        return bool(address), [(ASKED, kind, socket.inet_aton(address))] if address and kind == 1 else []
 
 
 class Servers:
     """TLS, HTTP and something that speaks first, at one address. `reached`: what each connection said or is called."""
 
     def __init__(self):
-        self.reached = []
+        self.reached, self.resolver = [], None
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(f"{PLACE}/server.pem", f"{PLACE}/server.key")
         # At both addresses: what must not be reached is there.
@@ -250,7 +256,7 @@ def elsewhere(do):
     return done[0]
 
 
-def prepare():
+def prepare(resolver=Resolver):
     """Servers with a certificate of their own, beside the host, and the host's resolver."""
     os.makedirs(PLACE, exist_ok=True)
     os.chmod(PLACE, 0o755)
@@ -263,7 +269,9 @@ def prepare():
     servers_network()
     put("/etc/resolv.conf", "nameserver 127.0.0.1\n")
     write_profile(GRANTED)
-    return Servers(), Resolver()
+    servers = Servers()
+    servers.resolver = resolver()
+    return servers, servers.resolver
 
 
 def containers():
