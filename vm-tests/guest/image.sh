@@ -7,6 +7,8 @@ set -euo pipefail
 # What a person and the tests use; nothing that compiles.
 PACKAGES=bash,git,python3,python3-minimal,ca-certificates,iproute2,procps,util-linux,mount,strace,kmod,libcap2-bin
 PACKAGES+=,apparmor,bubblewrap,crun,systemd,systemd-sysv,dbus
+# Clients of hosts by name: 5 MB together.
+PACKAGES+=,busybox-static,curl,python3-pip-whl,wget
 
 rootfs() {
     local out=$1 main=$2 security=$3 proxy=''

@@ -150,6 +150,11 @@ pub(crate) fn helpers(profile: &str) -> Result<Vec<PathBuf>> {
     Ok(programs)
 }
 
+/// Builds a program of a package for another target than this machine's own.
+pub(crate) fn for_target(package: &str, program: &str, target: &str) -> Result<()> {
+    build(package, &["--bin", program, "--target", target], "dev")
+}
+
 /// Builds without a word; cargo's messages are shown only where it fails.
 fn build(package: &str, what: &[&str], profile: &str) -> Result<()> {
     let mut cargo = cargo();

@@ -3,6 +3,7 @@
 mod agent_parties;
 mod bench;
 mod build;
+mod client_parties;
 mod coverage;
 mod dashboard;
 mod demo;

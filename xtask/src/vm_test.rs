@@ -2,6 +2,7 @@
 
 use crate::agent_parties;
 use crate::build;
+use crate::client_parties;
 use crate::guest;
 use crate::paths::workspace;
 use crate::report::say;
@@ -30,7 +31,7 @@ const GUEST_DIR: &str = "/opt/vm-tests";
 ///
 /// Every case on 6.12; one case for each hook on 6.1 and the newest kernel; and boots of their own for the programs
 /// without a daemon, for a kernel without `bpf` in its list of security modules, for systemd's unit, for full
-/// preemption and for real coding agents.
+/// preemption, for real clients of hosts by name and for real coding agents.
 #[derive(Debug, Default, clap::Args)]
 #[command(after_help = "Examples:\n  cargo xtask vm-test                           everything\n  \
     cargo xtask vm-test --kernel 6.12 --filter exec  the cases whose name has `exec`, on one kernel\n  \
@@ -52,6 +53,8 @@ pub(crate) struct Args {
 
 /// The runner of tests/agents, whose guest has the agents' programs, and memory for two of them.
 const AGENTS: &str = "agents";
+/// What has cases of clients that no Debian of the guest's has, and memory for Node.
+const CLIENTS: &[&str] = &["--group", "clients"];
 /// The runner of the programs' own tests.
 const PROGRAMS: &str = "programs";
 
@@ -103,6 +106,7 @@ const BOOTS: &[Boot] = &[
     boot(Series::V6_12, "every case", &[]),
     boot(Series::Newest, "a case per hook", &["--hooks-only"]),
     boot(Series::V6_1, "a case per hook", &["--hooks-only"]),
+    boot(Series::V6_12, "other parties' clients", CLIENTS),
     Boot { runner: AGENTS, ..boot(Series::V6_12, "coding agents", &[]) },
     // 6.1 is where preemption opened a hole once.
     Boot { append: "preempt=full", ..boot(Series::V6_1, "preempt=full", &["--group", "preempt"]) },
@@ -295,6 +299,10 @@ fn job(boot: &Boot, words: &[&str], added: &[Added]) -> Result<Job> {
     if boot.runner == AGENTS {
         job.megabytes = 2048;
         job.added.extend(agent_parties::for_guest()?);
+    }
+    if boot.options == CLIENTS {
+        job.megabytes = 2048;
+        job.added.extend(client_parties::for_guest()?);
     }
     Ok(job)
 }

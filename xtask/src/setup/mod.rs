@@ -17,6 +17,7 @@ pub(crate) use lock::Lock;
 pub(crate) use stress::stress_ng;
 
 use crate::agent_parties;
+use crate::client_parties;
 use crate::llm_parties;
 use crate::parties;
 use crate::report::say;
@@ -68,6 +69,7 @@ pub(crate) fn everything() -> Result<()> {
     parties::install()?;
     llm_parties::install()?;
     agent_parties::install()?;
+    client_parties::install()?;
     kernels_and_image()
 }
 
@@ -124,6 +126,7 @@ fn missing() -> Vec<String> {
     missing.extend(parties::missing_lines());
     missing.extend(llm_parties::missing_lines());
     missing.extend(agent_parties::missing_lines());
+    missing.extend(client_parties::missing_lines());
     let kernels = kernels::installed();
     for series in Series::all() {
         if !kernels.iter().any(|kernel| kernel.series == *series) {
