@@ -129,6 +129,9 @@ pub struct Record {
     /// How the names are served that it may reach; None: it may reach none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub egress: Option<EgressRecord>,
+    /// It may reach none by the daemon's network: whoever enrolled it was in another, and could not enter that.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub elsewhere: bool,
 }
 
 /// A container around a nested one, as it was when the inner one was enrolled.
@@ -421,6 +424,7 @@ pub(crate) mod tests {
             mounts: None,
             sources: Vec::new(),
             egress: None,
+            elsewhere: false,
         }
     }
 

@@ -291,6 +291,8 @@ pub struct Compiled {
     pub sources: Vec<PathBuf>,
     /// What serves the names that it grants, once that is there.
     pub names: Option<Prepared>,
+    /// Whoever enrols may not use the daemon's network, neither now nor by a later change of the profile.
+    pub(crate) elsewhere: bool,
 }
 
 /// What a profile is compiled into.
@@ -495,6 +497,7 @@ pub fn compile(request: &Request, surroundings: Surroundings<'_>) -> Result<Comp
         moved,
         sources,
         names: None,
+        elsewhere: false,
     })
 }
 

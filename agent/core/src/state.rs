@@ -354,6 +354,7 @@ impl<E: Enforcer> State<E> {
             mounts: Some(context.mounts),
             sources: compiled.sources,
             egress: service.as_ref().map(|service| service.record(&compiled.policy.names)),
+            elsewhere: compiled.elsewhere,
         };
         for note in &compiled.moved {
             tracing::warn!("container {}: {note}", record.id);

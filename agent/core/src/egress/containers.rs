@@ -54,10 +54,12 @@ impl<E: Enforcer> Server<E> {
         first: BorrowedFd<'_>,
         peer: &Peer,
     ) -> Result<(), EnrollError> {
+        let may = super::may_use_our_network(peer);
         if compiled.policy.names.rules.is_empty() {
+            compiled.elsewhere = may.is_err();
             return Ok(());
         }
-        super::may_use_our_network(peer)?;
+        may?;
         let (opener, id, owner) = {
             let state = self.state();
             let id = state.registry.new_id().map_err(EnrollError::Random)?;
@@ -234,6 +236,9 @@ impl<E: Enforcer> State<E> {
     fn open_names(&self, container: &Container, policy: &mut CompiledPolicy, tasks: &mut Tasks) -> Change {
         let record = &container.record;
         let owner = self.owners.of(record.uid);
+        if record.elsewhere {
+            return Change::closed(None, &EgressError::OtherNetwork(record.uid));
+        }
         // Before anything that takes long: who is given none may ask again and again.
         let block = match self.opener.take_block(owner) {
             Ok(block) => block,

@@ -617,6 +617,22 @@ fn after_a_worker_s_end_the_next_one_waits_until_the_kernel_knows_its_sockets() 
 }
 
 #[test]
+fn who_had_no_network_when_it_was_enrolled_is_given_none_by_its_profile_later() {
+    let mut fixture = Fixture::new();
+    profile(&fixture, "\"203.0.113.7:443\"");
+    let child = Sleeper::start();
+    let (id, raw) = admit(&mut fixture, &child).unwrap();
+    fixture.state.registry.by_kernel_id_mut(raw).unwrap().record.elsewhere = true;
+    profile(&fixture, EXAMPLE);
+    assert_eq!(fixture.state.reload().changed, [id.as_str()]);
+    assert!(redirect(&fixture, raw).is_none());
+    assert!(status(fixture.only()).error.unwrap().contains("another network namespace"));
+    fixture.state.registry.by_kernel_id_mut(raw).unwrap().record.elsewhere = false;
+    assert_eq!(fixture.state.reload().changed, [id.as_str()]);
+    assert!(redirect(&fixture, raw).is_some(), "the control");
+}
+
+#[test]
 fn a_restarted_core_serves_again_where_the_container_is_and_at_the_same_addresses() {
     let mut fixture = Fixture::new();
     profile(&fixture, EXAMPLE);
