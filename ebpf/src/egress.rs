@@ -5,7 +5,8 @@
 //! Attached to the root of cgroup v2, so that every packet of every internet socket comes by. Addresses are not looked
 //! at: by now the packet filter may have changed them (a container engine's resolver and proxies do). But for loopback's,
 //! which lead out by another interface where the socket or control data chose one: what was sent to an egress worker
-//! (`rewrite`) would be on a wire then.
+//! (`rewrite`) would be on a wire then. And but for datagrams of sockets that are connected to a worker's resolver, which no other
+//! program sees: once that is gone, its port is anybody's.
 //!
 //! There is no task here, only a socket: a packet may be sent by a timer or by whoever runs on this CPU.
 
@@ -21,8 +22,9 @@ use ringfence_common::{ABI_VERSION, MAX_CONTAINERS};
 use crate::emit::within_rate;
 use crate::identity::counters;
 use crate::memory::{add, fetch, put};
+use crate::rewrite::{is_listened_at, listener};
 use crate::socket::{AF_INET, Address, LOOPBACK6};
-use crate::storage::{CONTAINERS, DENIED, POLICIES, SOCKETS};
+use crate::storage::{CONTAINERS, DENIED, POLICIES, REDIRECTED, SOCKETS};
 
 /// What the program returns: let the packet go, or drop it (the sender sees EPERM).
 const PASS: i32 = 1;
@@ -42,6 +44,9 @@ const MOBILITY: u8 = 135;
 const HOST_IDENTITY: u8 = 139;
 const SHIM6: u8 = 140;
 const TCP: u8 = 6;
+const UDP: u8 = 17;
+/// Bytes of the two ports, which UDP begins with.
+const PORTS_OF_UDP: usize = 4;
 /// The option of a hop-by-hop header by which the kernel itself says how long a TCP packet of more than 64 KiB is
 /// until the device cuts it: 0xc2, four bytes.
 const JUMBO: u8 = 0xc2;
@@ -59,8 +64,14 @@ pub fn outgoing_packet(ctx: SkBuffContext) -> i32 {
         let first = byte(data, 0);
         if first >> 4 == 4 {
             let plain = first == 0x45; // no options
-            if plain && (byte(data, 16) != 127 || (*skb).ifindex == LOOPBACK) {
+            if plain && byte(data, 16) != 127 {
                 return PASS;
+            }
+            if plain && (*skb).ifindex == LOOPBACK {
+                if byte(data, 9) != UDP || data + HEADER4 + PORTS_OF_UDP > end {
+                    return PASS;
+                }
+                return to_resolver(skb, true, ((data + HEADER4 + 2) as *const u16).read_unaligned());
             }
             let at = (data + 16) as *const u32;
             return judge(skb, Some(Address::v4(at.read_unaligned(), 0)), plain);
@@ -72,8 +83,16 @@ pub fn outgoing_packet(ctx: SkBuffContext) -> i32 {
         let (high, low) = ((data + 24) as *const u64, (data + 32) as *const u64);
         let address = Address::v6(high.read_unaligned(), low.read_unaligned(), 0);
         if first >> 4 == 6 && !leads(next) {
-            let astray = address.high == 0 && address.low == LOOPBACK6 && (*skb).ifindex != LOOPBACK;
-            return if astray { judge(skb, Some(address), true) } else { PASS };
+            if address.high != 0 || address.low != LOOPBACK6 {
+                return PASS;
+            }
+            if (*skb).ifindex != LOOPBACK {
+                return judge(skb, Some(address), true);
+            }
+            if next != UDP || data + HEADER6 + PORTS_OF_UDP > end {
+                return PASS;
+            }
+            return to_resolver(skb, false, ((data + HEADER6 + 2) as *const u16).read_unaligned());
         }
         if next == HOP_BY_HOP && data + HEADER6 + EXTENSION <= end {
             let header = (byte(data, 40), byte(data, 41), byte(data, 42), byte(data, 43));
@@ -90,6 +109,27 @@ pub fn outgoing_packet(ctx: SkBuffContext) -> i32 {
 #[inline(always)]
 const fn leads(next: u8) -> bool {
     matches!(next, HOP_BY_HOP | ROUTING | DESTINATION | MOBILITY | HOST_IDENTITY | SHIM6)
+}
+
+/// A datagram to loopback. Of a socket that was sent to a container's resolver it goes to that and to nobody else.
+#[inline(always)]
+unsafe fn to_resolver(skb: *mut __sk_buff, v4: bool, port: u16) -> i32 {
+    if !is_listened_at(port) {
+        return PASS;
+    }
+    // SAFETY: the context's socket, checked for null; the rest are values of maps.
+    unsafe {
+        let sk = (*skb).__bindgen_anon_2.sk;
+        if sk.is_null() {
+            return PASS;
+        }
+        let entry = REDIRECTED.of(sk.cast());
+        if entry.is_null() || fetch(&raw const (*entry).target) != port {
+            return PASS;
+        }
+        let container = fetch(&raw const (*entry).container);
+        if listener(skb.cast(), false, v4, port) == container { PASS } else { DROP }
+    }
 }
 
 #[inline(always)]
@@ -125,7 +165,8 @@ unsafe fn judge(skb: *mut __sk_buff, address: Option<Address>, astray: bool) -> 
         if astray && flags & FLAG_EGRESS == 0 {
             return PASS;
         }
-        let audit = flags & FLAG_AUDIT != 0;
+        // What is sent to a worker is not to be on a wire, whatever the policy.
+        let audit = flags & FLAG_AUDIT != 0 && !astray;
         record(owner, address, audit, generation);
         if audit { PASS } else { DROP }
     }

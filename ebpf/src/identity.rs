@@ -19,7 +19,7 @@ use ringfence_common::task::{LINEAGE, Task};
 
 use crate::globals::{LEGACY, TASK_MARK, TASK_PID, TASK_STORAGE, get};
 use crate::memory::{add, fetch, load};
-use crate::storage::{CALLS, COUNTERS, GROUPS, MEMBERS, TASKS, TASKS_BY_ADDR, USERS};
+use crate::storage::{CALLS, COUNTERS, GROUPS, JUDGED, MEMBERS, TASKS, TASKS_BY_ADDR, USERS};
 
 const EAGAIN: i32 = 11;
 const CLONE_THREAD: u64 = 0x10000;
@@ -162,6 +162,7 @@ fn leave(address: u64) -> bool {
     // SAFETY: read before anything is removed.
     let Some(container) = (unsafe { MEMBERS.get(&address) }).copied() else { return false };
     let _ = MEMBERS.remove(&address);
+    let _ = JUDGED.remove(&address);
     if let Some(counters) = counters(container) {
         // SAFETY: a counter in a map's value.
         unsafe { count_task(counters, u64::MAX) };

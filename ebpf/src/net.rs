@@ -110,41 +110,90 @@ pub unsafe extern "C" fn look_up(task: *mut Task, port: u64) -> u32 {
     }
 }
 
+/// The same of a nameserver, for a policy that grants hosts by name: where no rule says its very port, it is not granted. A
+/// range is granted so that names may lead there; that is no leave to ask whoever answers questions in it.
+///
+/// # Safety
+/// As for [`look_up`].
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub unsafe extern "C" fn look_up_nameserver(task: *mut Task, port: u64) -> u32 {
+    if task.is_null() {
+        return 0;
+    }
+    // SAFETY: `task` is the value of a map.
+    unsafe {
+        let scratch = &raw mut (*task).scratch;
+        let request = &raw mut (*scratch).request;
+        let address = (fetch(&raw const (*request).addr[0]), fetch(&raw const (*request).addr[1]));
+        let found = Found::of((*scratch).policy.seed, address, port as u16);
+        if !found.is_allowed_by_port() {
+            return 0;
+        }
+        (*request).rule_kind = rule::INDEX;
+        (*request).rule = found.exact.rule;
+        ALLOW
+    }
+}
+
 /// What the policy with this seed says of an address, as it lies in a [`NetKey`], and a port in network byte order.
 #[inline(always)]
 pub(crate) fn verdict(seed: u64, address: (u64, u64), port: u16) -> NetVerdict {
-    let mut addr = [0u8; 16];
-    let to = (&raw mut addr).cast::<u64>();
-    // SAFETY: `addr` has 16 bytes.
-    unsafe {
-        to.write_unaligned(address.0);
-        to.add(1).write_unaligned(address.1);
-    }
-    let mut key = Key::new(FIXED_BITS + 128, NetKey { seed, port, addr });
-    // SAFETY: what the map returns is copied at once.
-    let (exact, any) = unsafe {
-        let exact = NET.get(&key).copied();
-        key.data.port = 0;
-        (exact, NET.get(&key).copied())
-    };
-    decide(exact, any)
+    Found::of(seed, address, port).decide()
 }
 
-#[inline(always)]
-fn decide(exact: Option<NetVerdict>, any: Option<NetVerdict>) -> NetVerdict {
-    const NEITHER: NetVerdict = NetVerdict { verdict: 0, rule: 0 };
-    let exact = match exact {
-        Some(found) => found,
-        None => NEITHER,
-    };
-    let any = match any {
-        Some(found) => found,
-        None => NEITHER,
-    };
-    if exact.verdict == DENY || any.verdict == DENY {
-        return if exact.verdict == DENY { exact } else { any };
+/// What the rules with an address's port say, and those with any port.
+pub(crate) struct Found {
+    exact: NetVerdict,
+    any: NetVerdict,
+}
+
+impl Found {
+    /// See [`verdict`].
+    #[inline(always)]
+    pub(crate) fn of(seed: u64, address: (u64, u64), port: u16) -> Self {
+        const NEITHER: NetVerdict = NetVerdict { verdict: 0, rule: 0 };
+        let mut addr = [0u8; 16];
+        let to = (&raw mut addr).cast::<u64>();
+        // SAFETY: `addr` has 16 bytes.
+        unsafe {
+            to.write_unaligned(address.0);
+            to.add(1).write_unaligned(address.1);
+        }
+        let mut key = Key::new(FIXED_BITS + 128, NetKey { seed, port, addr });
+        // SAFETY: what the map returns is copied at once.
+        let (exact, any) = unsafe {
+            let exact = NET.get(&key).copied();
+            key.data.port = 0;
+            (exact, NET.get(&key).copied())
+        };
+        let or_neither = |found| match found {
+            Some(found) => found,
+            None => NEITHER,
+        };
+        Self { exact: or_neither(exact), any: or_neither(any) }
     }
-    if exact.verdict != 0 { exact } else { any }
+
+    #[inline(always)]
+    fn decide(&self) -> NetVerdict {
+        let (exact, any) = (self.exact, self.any);
+        if exact.verdict == DENY || any.verdict == DENY {
+            return if exact.verdict == DENY { exact } else { any };
+        }
+        if exact.verdict != 0 { exact } else { any }
+    }
+
+    /// Whether it is allowed.
+    #[inline(always)]
+    pub(crate) fn is_allowed(&self) -> bool {
+        self.decide().verdict == ALLOW
+    }
+
+    /// Whether it is allowed by a rule with this very port.
+    #[inline(always)]
+    pub(crate) fn is_allowed_by_port(&self) -> bool {
+        self.exact.verdict == ALLOW && self.any.verdict != DENY
+    }
 }
 
 /// Judges an address that a task sends to or connects to. `controls`: with control data, which may choose the way there.

@@ -1,15 +1,15 @@
 //! Outbound names, the side of the LSM: where a task of a container that hosts are granted to by name connects and sends.
 //! What is judged here is then sent elsewhere by the programs in `rewrite`, which run later in the same system call.
 //!
-//! A nameserver that is not granted by its address is the container's own resolver, whatever address it has. An address
+//! A nameserver that is not granted by its address and port is the container's own resolver, whatever address it has. An address
 //! that stands for a name is reached by TCP, out of the container's own block, at ports that the net trie allows. Both
 //! are on loopback, so that nothing may choose another way there.
 
-use aya_ebpf::helpers::generated::bpf_get_current_uid_gid;
+use aya_ebpf::helpers::generated::{bpf_get_current_task, bpf_get_current_uid_gid};
 use aya_ebpf::helpers::{bpf_get_current_pid_tgid, bpf_get_current_task_btf};
 use aya_ebpf::macros::lsm;
 use aya_ebpf::programs::LsmContext;
-use ringfence_common::egress::{BLOCK_MASK, DNS_PORT, FlowKey, Redirect};
+use ringfence_common::egress::{BLOCK_MASK, DNS_PORT, FlowKey, Judged, Redirect, RedirectedFlow};
 use ringfence_common::event::{fixed, rule};
 use ringfence_common::net::ALLOW;
 use ringfence_common::policy::{RECORD_NET, container_index};
@@ -18,10 +18,10 @@ use ringfence_common::task::Task;
 use crate::emit::{EACCES, finish, refuse, wants_record};
 use crate::globals::{SK_ADDR4, SK_DADDR4, SK_DPORT, SK_PORT, TASK_LEADER, TASK_START, get};
 use crate::memory::{fetch, load, put};
-use crate::net::{begin_address, judge_taken, look_up};
+use crate::net::{begin_address, judge_taken, look_up_nameserver};
 use crate::received::ENOMEM;
 use crate::socket::{Address, LOOPBACK4, SOCK_STREAM, Socket};
-use crate::storage::{CALLS, FLOWS, REDIRECTED, REDIRECTS};
+use crate::storage::{CALLS, FLOWS, JUDGED, REDIRECTED, REDIRECTS};
 
 /// Judges an address that a task connects or sends to. `controls`: with control data, which may choose the interface.
 ///
@@ -29,11 +29,18 @@ use crate::storage::{CALLS, FLOWS, REDIRECTED, REDIRECTS};
 /// `task` is a tag whose policy was taken and has [`ringfence_common::policy::FLAG_EGRESS`]; `socket` is an internet
 /// socket.
 #[inline(always)]
-pub(crate) unsafe fn judge(task: *mut Task, op: u8, socket: &Socket, address: Address, controls: bool) -> i32 {
+pub(crate) unsafe fn judge(
+    task: *mut Task,
+    op: u8,
+    socket: &Socket,
+    address: Address,
+    controls: bool,
+) -> i32 {
     // SAFETY: by the caller's promise.
     unsafe {
+        let _ = JUDGED.remove(&bpf_get_current_task()); // of a call that failed in between
         if !address.is_named() {
-            if is_underway(socket, address) {
+            if is_underway(task, socket, address) {
                 return 0;
             }
             forget(socket);
@@ -54,19 +61,28 @@ pub(crate) unsafe fn judge(task: *mut Task, op: u8, socket: &Socket, address: Ad
         if verdict != 0 {
             return verdict;
         }
-        if note(task, socket, address) { 0 } else { ENOMEM }
+        if note(task, address.high, address.low, u64::from(address.port)) == 0 { 0 } else { ENOMEM }
     }
 }
 
-/// One that is granted by its address goes there. Any other, a denied one too, is not reached: the resolver is.
+/// One that is granted by its address and this port goes there. Any other, a denied one too, is not reached: the resolver is.
 #[inline(always)]
-unsafe fn judge_nameserver(task: *mut Task, op: u8, socket: &Socket, address: Address, controls: bool) -> i32 {
+unsafe fn judge_nameserver(
+    task: *mut Task,
+    op: u8,
+    socket: &Socket,
+    address: Address,
+    controls: bool,
+) -> i32 {
     // SAFETY: by the caller's promise.
     unsafe {
         begin_address(task, op, socket, address);
-        if look_up(task, u64::from(address.port)) != ALLOW {
+        if look_up_nameserver(task, u64::from(address.port)) != ALLOW {
             if controls || socket.has_device() {
                 return refuse(task, fixed::ROUTE, EACCES);
+            }
+            if note(task, address.high, address.low, u64::from(address.port)) != 0 {
+                return ENOMEM;
             }
             (*task).scratch.request.rule_kind = rule::FIXED;
             (*task).scratch.request.rule = fixed::RESOLVER;
@@ -105,45 +121,78 @@ unsafe fn is_own(task: *mut Task, address: Address) -> bool {
     }
 }
 
-/// Notes with the socket who connects and where to. False: no memory.
-#[inline(always)]
-unsafe fn note(task: *mut Task, socket: &Socket, address: Address) -> bool {
-    // SAFETY: `task` is a tag; the entry is the value of a map; the current task's fields are typed loads.
+/// Notes who connects and where to, for the program of cgroups that this system call runs next: that sends what was judged here,
+/// whatever other programs have made of the address in between. -1: no memory.
+///
+/// # Safety
+/// `task` is a tag, or null.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub unsafe extern "C" fn note(task: *mut Task, high: u64, low: u64, port: u64) -> i32 {
+    if task.is_null() {
+        return -1;
+    }
+    // SAFETY: `task` is a tag; the current task's fields are typed loads.
     unsafe {
-        let entry = REDIRECTED.make(socket.sk.cast_mut().cast());
-        if entry.is_null() {
-            return false;
-        }
-        let judged = &raw mut (*entry).judged;
-        put(&raw mut (*judged).container, 0);
+        let address = Address::v6(high, low, port as u16);
         let me = bpf_get_current_task_btf().cast::<u8>().cast_const();
         let leader: *const u8 = load(me, get(&TASK_LEADER));
         let ids = bpf_get_current_pid_tgid();
         let call = CALLS.of(me.cast_mut().cast());
-        put(&raw mut (*judged).call, if call.is_null() { 0 } else { *call });
-        put(&raw mut (*judged).start, load(leader, get(&TASK_START)));
-        put(&raw mut (*judged).pid, ids as u32);
-        put(&raw mut (*judged).tgid, (ids >> 32) as u32);
-        put(&raw mut (*judged).uid, bpf_get_current_uid_gid() as u32);
-        put(&raw mut (*judged).address, address.ip4());
-        put(&raw mut (*judged).port, address.port);
-        // Last: a flow with a container is whole.
-        put(&raw mut (*judged).container, fetch(&raw const (*task).container));
-        true
+        let judged = Judged {
+            flow: RedirectedFlow {
+                container: fetch(&raw const (*task).container),
+                call: if call.is_null() { 0 } else { *call },
+                start: load(leader, get(&TASK_START)),
+                pid: ids as u32,
+                tgid: (ids >> 32) as u32,
+                uid: bpf_get_current_uid_gid() as u32,
+                address: address.ip4(),
+                port: address.port,
+                reserved: [0; 3],
+            },
+            address: [high, low],
+            port: address.port,
+            reserved: [0; 3],
+        };
+        if JUDGED.insert(&bpf_get_current_task(), &judged, 0).is_ok() { 0 } else { -1 }
     }
 }
 
-/// Whether it is the connection that the socket is making already, once more: io_uring asks again, with the address that
-/// the programs of `rewrite` have put in the place of the one that was judged. The kernel does not look at it then.
+/// Whether it is what the socket was sent to already, once more: io_uring asks again where it had to wait, with the address that
+/// the programs of `rewrite` have put in the place of the one that was judged. Those see whose socket is there.
 #[inline(always)]
-unsafe fn is_underway(socket: &Socket, address: Address) -> bool {
-    // SAFETY: the value of a map.
+unsafe fn is_underway(task: *mut Task, socket: &Socket, address: Address) -> bool {
+    // SAFETY: `task` is a tag; the rest are values of maps.
     unsafe {
-        if socket.kind != SOCK_STREAM || !socket.is_in_use() || !address.is_loopback() {
+        if !address.is_loopback() || address.port == 0 || socket.kind == SOCK_STREAM && !socket.is_in_use() {
             return false;
         }
         let entry = REDIRECTED.of(socket.sk.cast_mut().cast());
-        !entry.is_null() && address.port != 0 && fetch(&raw const (*entry).target) == address.port
+        let container = fetch(&raw const (*task).container);
+        if entry.is_null()
+            || fetch(&raw const (*entry).target) != address.port
+            || fetch(&raw const (*entry).container) != container
+        {
+            return false;
+        }
+        match redirect_of(container) {
+            Some(redirect) => has_port(redirect, address.port),
+            None => false,
+        }
+    }
+}
+
+/// Whether a worker listens at a port, network byte order and not 0.
+#[inline(always)]
+unsafe fn has_port(redirect: *const Redirect, port: u16) -> bool {
+    // SAFETY: the value of a map.
+    unsafe {
+        fetch(&raw const (*redirect).tcp) == port
+            || fetch(&raw const (*redirect).dns_udp) == port
+            || fetch(&raw const (*redirect).dns_tcp) == port
+            || fetch(&raw const (*redirect).dns6_udp) == port
+            || fetch(&raw const (*redirect).dns6_tcp) == port
     }
 }
 
@@ -154,7 +203,6 @@ unsafe fn forget(socket: &Socket) {
     unsafe {
         let entry = REDIRECTED.of(socket.sk.cast_mut().cast());
         if !entry.is_null() {
-            put(&raw mut (*entry).judged.container, 0);
             put(&raw mut (*entry).flow.container, 0);
         }
     }

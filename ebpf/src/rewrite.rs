@@ -2,10 +2,15 @@
 //! sends to elsewhere, and say where it was meant to go where somebody asks who the other end is.
 //!
 //! They run in the system call that the LSM programs have judged, and judge again: a policy may have been swapped in
-//! between, and a second thread may use the same socket. A task is asked for first and the socket's owner second, as in
+//! between, and a second thread may use the same socket. The address that was judged is sent elsewhere, not the one that is
+//! there now: other programs of cgroups may run before these, those of balancers that turn one address into another. A task is asked for first and the socket's owner second, as in
 //! the LSM programs, where only tasks count. Task storage is out of reach here; the map of members is not.
 //!
-//! Whatever is neither for a nameserver nor in the network of the blocks leaves at once.
+//! Whatever is neither for a nameserver nor in the network of the blocks leaves at once, but for what anybody, governed or
+//! not, sends straight to a worker's socket: nobody but a redirected socket gets there. Others could use up what the worker
+//! can do, ask its resolver, and have their questions on record as the container's.
+
+use core::ffi::c_void;
 
 use aya_ebpf::bindings::{bpf_sock, bpf_sock_addr, bpf_sock_tuple};
 use aya_ebpf::helpers::generated::{
@@ -13,15 +18,14 @@ use aya_ebpf::helpers::generated::{
 };
 use aya_ebpf::macros::cgroup_sock_addr;
 use aya_ebpf::programs::SockAddrContext;
-use ringfence_common::egress::{DNS_PORT, Redirect, is_of_network};
-use ringfence_common::net::ALLOW;
+use ringfence_common::egress::{DNS_PORT, Judged, Redirect, RedirectedFlow, is_of_network};
 use ringfence_common::policy::{FLAG_AUDIT, FLAG_EGRESS, container_index};
 
 use crate::memory::{fetch, put};
-use crate::net::verdict;
+use crate::net::Found;
 use crate::redirect::{is_in_block, redirect_of};
 use crate::socket::{Address, LOOPBACK4, LOOPBACK6, SOCK_STREAM};
-use crate::storage::{CONTAINERS, LISTENERS, MEMBERS, POLICIES, REDIRECTED, SOCKETS};
+use crate::storage::{CONTAINERS, JUDGED, LISTENERS, MEMBERS, POLICIES, PORTS, REDIRECTED, SOCKETS};
 
 /// What a program returns: go on with the address as it is now, or refuse (the caller sees EPERM).
 const PASS: i32 = 1;
@@ -88,19 +92,32 @@ impl Asked {
     }
 }
 
-/// Says where to go instead of `address`, and notes with the socket where it was meant to go.
+/// What this system call was let go to, to be sent elsewhere.
+#[inline(always)]
+unsafe fn judged() -> Option<Judged> {
+    // SAFETY: it takes nothing; what the map returns is copied before it is taken out.
+    let (me, found) = unsafe {
+        let me = bpf_get_current_task();
+        (me, JUDGED.get(&me).copied()?)
+    };
+    let _ = JUDGED.remove(&me);
+    Some(found)
+}
+
+/// Says where to go instead of `address`, and notes with the socket where it was meant to go. `judged`: by whom it was judged in
+/// this call, if it was.
 ///
 /// # Safety
 /// `ctx` is the program's context.
 #[inline(always)]
-unsafe fn redirect(ctx: *mut bpf_sock_addr, address: Address) -> Fate {
+unsafe fn redirect(ctx: *mut bpf_sock_addr, address: Address, judged: Option<&Judged>) -> Fate {
     // SAFETY: the context and its socket; the values of maps.
     unsafe {
         let sk = socket_of(ctx);
         let Some(asked) = Asked::by(sk) else { return Fate::Pass };
         let named = address.is_named();
-        let granted = asked.seed != 0
-            && verdict(asked.seed, (address.high, address.low), address.port).verdict == ALLOW;
+        let found = Found::of(asked.seed, (address.high, address.low), address.port);
+        let granted = asked.seed != 0 && found.is_allowed();
         if asked.flags & FLAG_EGRESS == 0 || asked.seed == 0 {
             // The task was let through by an LSM program. If not for this policy's sake, then for that of one that has gone
             // since.
@@ -112,7 +129,7 @@ unsafe fn redirect(ctx: *mut bpf_sock_addr, address: Address) -> Fate {
             if !tcp || !granted && asked.flags & FLAG_AUDIT == 0 {
                 return Fate::Refuse;
             }
-        } else if granted {
+        } else if found.is_allowed_by_port() {
             return Fate::Pass;
         }
         let Some(redirect) = redirect_of(asked.container) else { return Fate::Refuse };
@@ -123,10 +140,16 @@ unsafe fn redirect(ctx: *mut bpf_sock_addr, address: Address) -> Fate {
             return Fate::Refuse;
         }
         let target = target_of(redirect, named, tcp, address.is_mapped());
-        if target == 0 || !listens(ctx, tcp, address.is_mapped(), target, asked.container) {
+        if target == 0 || listener(ctx.cast(), tcp, address.is_mapped(), target) != asked.container {
             return Fate::Refuse;
         }
-        if note(sk, named, address, target, asked.container) { Fate::To(target) } else { Fate::Refuse }
+        let flow = match judged {
+            Some(judged) if named && judged.flow.container == asked.container => Some(&judged.flow),
+            // Nobody knows who connects.
+            _ if named => return Fate::Refuse,
+            _ => None,
+        };
+        if note(sk, address, target, asked.container, flow) { Fate::To(target) } else { Fate::Refuse }
     }
 }
 
@@ -146,10 +169,13 @@ unsafe fn target_of(redirect: *const Redirect, named: bool, tcp: bool, v4: bool)
     }
 }
 
-/// Whether the socket at that port of loopback, in the network namespace of the context's, is the container's worker's. A
-/// port alone is nobody's: when the worker's socket is gone, the next to come gets it.
+/// The container whose worker's the socket at that port of loopback is, in the network namespace of the context's; 0: nobody's.
+/// A port alone is nobody's: when the worker's socket is gone, the next to come gets it.
+///
+/// # Safety
+/// `context` is a program's context that sockets can be looked up with.
 #[inline(always)]
-unsafe fn listens(ctx: *mut bpf_sock_addr, tcp: bool, v4: bool, port: u16, container: u64) -> bool {
+pub(crate) unsafe fn listener(context: *mut c_void, tcp: bool, v4: bool, port: u16) -> u64 {
     // SAFETY: the tuple is ours and as long as we say; a socket that was found is released.
     unsafe {
         let mut tuple: bpf_sock_tuple = core::mem::zeroed();
@@ -164,40 +190,67 @@ unsafe fn listens(ctx: *mut bpf_sock_addr, tcp: bool, v4: bool, port: u16, conta
             tuple.__bindgen_anon_1.ipv6.dport = port;
             TUPLE6
         };
-        let (context, at) = (ctx.cast(), &raw mut tuple);
+        let at = &raw mut tuple;
         let found = if tcp {
             bpf_sk_lookup_tcp(context, at, size, CURRENT_NETNS, 0)
         } else {
             bpf_sk_lookup_udp(context, at, size, CURRENT_NETNS, 0)
         };
         if found.is_null() {
-            return false;
+            return 0;
         }
         let whose = LISTENERS.of(found.cast());
-        let own = !whose.is_null() && fetch(whose) == container;
+        let container = if whose.is_null() { 0 } else { fetch(whose) };
         bpf_sk_release(found.cast());
-        own
+        container
     }
 }
 
-/// Notes where it was meant to go; for a name, that what was judged is what goes there. False: no memory, or something else
-/// was judged.
+/// Whether a worker may listen at a port. Where none does, nobody pays for more.
 #[inline(always)]
-unsafe fn note(sk: *mut bpf_sock, named: bool, address: Address, target: u16, container: u64) -> bool {
+pub(crate) fn is_listened_at(port: u16) -> bool {
+    match PORTS.get(u32::from(port >> 6)) {
+        Some(word) => *word >> (port & 63) & 1 != 0,
+        None => false,
+    }
+}
+
+/// What becomes of an address of loopback that is no nameserver's. `v4`, `v6`: which of both it may be. A worker's socket is for
+/// sockets that were sent there, by an earlier call or by the programs of an earlier load a moment ago, and these are for it: once
+/// the worker is gone, the port is anybody's.
+#[inline(always)]
+unsafe fn straight(ctx: *mut bpf_sock_addr, port: u16, v4: bool, v6: bool) -> i32 {
+    // SAFETY: the context and its socket, and the value of a map.
+    unsafe {
+        let entry = REDIRECTED.of(socket_of(ctx).cast());
+        let was_sent = !entry.is_null() && fetch(&raw const (*entry).target) == port;
+        let tcp = fetch(&raw const (*ctx).type_) == SOCK_STREAM;
+        let is_workers = v4 && listener(ctx.cast(), tcp, true, port) != 0
+            || v6 && listener(ctx.cast(), tcp, false, port) != 0;
+        if was_sent == is_workers { PASS } else { REFUSE }
+    }
+}
+
+/// Notes where it was meant to go, and for a name who goes there. False: no memory.
+#[inline(always)]
+unsafe fn note(
+    sk: *mut bpf_sock,
+    address: Address,
+    target: u16,
+    container: u64,
+    flow: Option<&RedirectedFlow>,
+) -> bool {
     // SAFETY: the context's socket, and the value of a map. Connections are made under the socket's lock.
     unsafe {
         let entry = REDIRECTED.make(sk.cast());
         if entry.is_null() {
             return false;
         }
-        put(&raw mut (*entry).flow.container, 0);
-        if named {
-            let flow = fetch(&raw const (*entry).judged);
-            if flow.container != container || flow.address != address.ip4() || flow.port != address.port {
-                return false;
-            }
-            put(&raw mut (*entry).flow, flow);
+        match flow {
+            Some(flow) => put(&raw mut (*entry).flow, *flow),
+            None => put(&raw mut (*entry).flow.container, 0),
         }
+        put(&raw mut (*entry).container, container);
         put(&raw mut (*entry).original[0], address.high);
         put(&raw mut (*entry).original[1], address.low);
         put(&raw mut (*entry).original_port, address.port);
@@ -223,21 +276,33 @@ unsafe fn port_of(ctx: *mut bpf_sock_addr) -> u16 {
 unsafe fn outbound4(ctx: *mut bpf_sock_addr) -> i32 {
     // SAFETY: fields of the context and of its socket.
     unsafe {
-        let (mut ip4, port) = (fetch(&raw const (*ctx).user_ip4), port_of(ctx));
-        if port != DNS_PORT.to_be() && !is_of_network(u32::from_be(ip4)) {
-            return PASS;
-        }
-        if ip4 == 0 {
-            ip4 = itself4(ctx);
-        }
-        match redirect(ctx, Address::v4(ip4, port)) {
+        let judged = judged();
+        let address = match &judged {
+            Some(judged) => Address::v6(judged.address[0], judged.address[1], judged.port),
+            None => {
+                let (mut ip4, port) = (fetch(&raw const (*ctx).user_ip4), port_of(ctx));
+                if port != DNS_PORT.to_be() && !is_of_network(u32::from_be(ip4)) {
+                    let loopback = ip4 == LOOPBACK4 || ip4 == 0;
+                    return if loopback && is_listened_at(port) {
+                        straight(ctx, port, true, false)
+                    } else {
+                        PASS
+                    };
+                }
+                if ip4 == 0 {
+                    ip4 = itself4(ctx);
+                }
+                Address::v4(ip4, port)
+            }
+        };
+        match redirect(ctx, address, judged.as_ref()) {
             Fate::Pass => PASS,
-            Fate::Refuse => REFUSE,
-            Fate::To(target) => {
+            Fate::To(target) if address.is_mapped() => {
                 put(&raw mut (*ctx).user_ip4, LOOPBACK4);
                 put(&raw mut (*ctx).user_port, u32::from(target));
                 PASS
             }
+            _ => REFUSE,
         }
     }
 }
@@ -255,16 +320,33 @@ unsafe fn itself4(ctx: *mut bpf_sock_addr) -> u32 {
 unsafe fn outbound6(ctx: *mut bpf_sock_addr) -> i32 {
     // SAFETY: fields of the context.
     unsafe {
-        let mut address = address6(ctx);
-        if address.port != DNS_PORT.to_be() && !address.is_named() {
-            return PASS;
-        }
-        if address.is_any6() {
-            address.low = LOOPBACK6;
-        } else if address.is_any() {
-            address = Address::v4(itself4(ctx), address.port);
-        }
-        match redirect(ctx, address) {
+        let judged = judged();
+        let address = match &judged {
+            Some(judged) => Address::v6(judged.address[0], judged.address[1], judged.port),
+            None => {
+                let mut address = address6(ctx);
+                if address.port != DNS_PORT.to_be() && !address.is_named() {
+                    if !(address.is_any() || address.is_loopback()) || !is_listened_at(address.port) {
+                        return PASS;
+                    }
+                    let v4 = address.is_mapped() || address.is_any6();
+                    return straight(ctx, address.port, v4, !address.is_mapped());
+                }
+                if address.is_any6() {
+                    // An IPv4 one on a socket that is bound to one.
+                    let bound = is_bound_to_v4(ctx);
+                    address = if bound {
+                        Address::v4(LOOPBACK4, address.port)
+                    } else {
+                        Address::v6(0, LOOPBACK6, address.port)
+                    };
+                } else if address.is_any() {
+                    address = Address::v4(itself4(ctx), address.port);
+                }
+                address
+            }
+        };
+        match redirect(ctx, address, judged.as_ref()) {
             Fate::Pass => PASS,
             Fate::Refuse => REFUSE,
             Fate::To(target) => {
@@ -274,6 +356,15 @@ unsafe fn outbound6(ctx: *mut bpf_sock_addr) -> i32 {
                 PASS
             }
         }
+    }
+}
+
+#[inline(always)]
+unsafe fn is_bound_to_v4(ctx: *mut bpf_sock_addr) -> bool {
+    // SAFETY: fields of the context's socket.
+    unsafe {
+        let words = (&raw const (*socket_of(ctx)).src_ip6).cast::<u32>();
+        fetch(words) == 0 && fetch(words.add(1)) == 0 && fetch(words.add(2)) == 0xffff_u32.to_be()
     }
 }
 
@@ -307,8 +398,7 @@ unsafe fn meant(ctx: *mut bpf_sock_addr, v4: bool, port: u16) -> Option<Address>
         if entry.is_null() || port == 0 || fetch(&raw const (*entry).target) != port {
             return None;
         }
-        let (high, low) =
-            (fetch(&raw const (*entry).original[0]), fetch(&raw const (*entry).original[1]));
+        let (high, low) = (fetch(&raw const (*entry).original[0]), fetch(&raw const (*entry).original[1]));
         let original = Address::v6(high, low, fetch(&raw const (*entry).original_port));
         if original.is_mapped() == v4 { Some(original) } else { None }
     }

@@ -7,7 +7,9 @@ use aya_ebpf::helpers::generated::{bpf_inode_storage_get, bpf_sk_storage_get, bp
 use aya_ebpf::macros::{btf_map, map};
 use aya_ebpf::maps::lpm_trie::LpmTrie;
 use aya_ebpf::maps::{Array, HashMap, LruHashMap, RingBuf};
-use ringfence_common::egress::{FlowKey, MAX_FLOWS, Redirect, Redirected, RedirectedFlow};
+use ringfence_common::egress::{
+    FlowKey, Judged, MAX_FLOWS, PORT_WORDS, Redirect, Redirected, RedirectedFlow,
+};
 use ringfence_common::enroll::{Listed, Outcome};
 use ringfence_common::event::{FOLDED_EACH, Folding, Repeat, RepeatKey};
 use ringfence_common::net::{MAX_NETS, NetKey, NetVerdict, Owner as SocketOwner};
@@ -217,6 +219,10 @@ pub static TASKS_BY_ADDR: HashMap<u64, Task> = HashMap::with_max_entries(MAX_TAS
 #[map]
 pub static MEMBERS: HashMap<u64, u64> = HashMap::with_max_entries(MAX_TASKS as u32, 0);
 
+/// What a task's present call was let go to, to be sent elsewhere, by the task's address.
+#[map]
+pub static JUDGED: HashMap<u64, Judged> = HashMap::with_max_entries(MAX_TASKS as u32, NO_PREALLOC);
+
 /// The container of each process group that a governed process made, by the group's number, which is its first process's.
 #[map]
 pub static GROUPS: LruHashMap<u32, u64> = LruHashMap::with_max_entries(MAX_GROUPS, 0);
@@ -272,6 +278,10 @@ pub static NET: LpmTrie<NetKey, NetVerdict> = LpmTrie::with_max_entries(MAX_NETS
 /// Where each container's egress worker listens.
 #[map]
 pub static REDIRECTS: Array<Redirect> = Array::with_max_entries(MAX_CONTAINERS as u32, MMAPABLE);
+
+/// The ports that are in [`REDIRECTS`] or were, a bit each.
+#[map]
+pub static PORTS: Array<u64> = Array::with_max_entries(PORT_WORDS as u32, MMAPABLE);
 
 /// Connections to egress workers that nobody has asked about yet.
 #[map]

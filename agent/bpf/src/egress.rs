@@ -107,6 +107,7 @@ fn name<S: SockaddrLike>(socket: BorrowedFd<'_>) -> Option<S> {
 /// What the programs know of workers.
 #[derive(Debug)]
 pub(crate) struct Redirects {
+    ports: Mapped<AtomicU64>,
     listeners: MapData,
     flows: Flows,
 }
@@ -115,8 +116,13 @@ impl Redirects {
     /// Integers in the array of [`Redirect`]s.
     pub(crate) const WORDS: usize = MAX_CONTAINERS * WORDS_EACH;
 
-    pub(crate) fn new(entries: Mapped<AtomicU64>, listeners: MapData, flows: MapData) -> Self {
-        Self { listeners, flows: Flows(Arc::new(Shared { entries, flows })) }
+    pub(crate) fn new(
+        entries: Mapped<AtomicU64>,
+        ports: Mapped<AtomicU64>,
+        listeners: MapData,
+        flows: MapData,
+    ) -> Self {
+        Self { ports, listeners, flows: Flows(Arc::new(Shared { entries, flows })) }
     }
 
     /// See [`super::Kernel::set_redirect`].
@@ -124,9 +130,16 @@ impl Redirects {
         self.clear(id);
         let Some(listeners) = listeners else { return Ok(()) };
         let entry = listeners.describe(id)?;
+        // Accepted before it is established, a connection would be nobody's yet.
+        sys::no_fast_open(listeners.tcp)?;
+        sys::no_fast_open(listeners.dns_tcp)?;
+        if let Some([_, tcp]) = listeners.dns6 {
+            sys::no_fast_open(tcp)?;
+        }
         for socket in listeners.all() {
             sys::set_number_of(self.listeners.fd().as_fd(), socket, id.raw())?;
         }
+        self.add_ports(&words(&entry));
         self.flows.0.write(id, &words(&entry));
         Ok(())
     }
@@ -134,6 +147,20 @@ impl Redirects {
     /// Nothing goes anywhere for this container any more, and what would is refused.
     pub(crate) fn clear(&self, id: ContainerId) {
         self.flows.0.write(id, &[0; WORDS_EACH]);
+    }
+
+    /// They stay when a worker goes: sockets are left that were sent there.
+    fn add_ports(&self, entry: &[u64; WORDS_EACH]) {
+        for port in ports(entry) {
+            if let Some(word) = self.ports.get(usize::from(port / 64)) {
+                word.fetch_or(1 << (port % 64), Ordering::Release);
+            }
+        }
+    }
+
+    /// Nobody is left who was sent anywhere.
+    pub(crate) fn forget_ports(&self) {
+        self.ports.iter().for_each(|word| word.store(0, Ordering::Release));
     }
 
     /// See [`super::Kernel::flows`].
@@ -198,6 +225,14 @@ fn words(entry: &Redirect) -> [u64; WORDS_EACH] {
         *word = u64::from_ne_bytes(*bytes);
     }
     words
+}
+
+/// The ports in the bytes of a [`Redirect`], network byte order.
+fn ports(entry: &[u64; WORDS_EACH]) -> impl Iterator<Item = u16> {
+    let [_, _, block_and_two, three] = *entry;
+    let [_, _, _, _, a, b, c, d] = block_and_two.to_ne_bytes();
+    let [e, f, g, h, i, j, _, _] = three.to_ne_bytes();
+    [[a, b], [c, d], [e, f], [g, h], [i, j]].into_iter().map(u16::from_ne_bytes).filter(|port| *port != 0)
 }
 
 /// The bytes of a [`FlowKey`], as integers. `to_port` is in network byte order.
@@ -272,6 +307,18 @@ mod tests {
         assert_eq!(written[offset_of!(FlowKey, from)..][..4], [127, 0, 0, 2]);
         assert_eq!(written[offset_of!(FlowKey, from_port)..][..2], 4711u16.to_be_bytes());
         assert_eq!(written[offset_of!(FlowKey, to_port)..][..2], 443u16.to_be_bytes());
+    }
+
+    #[test]
+    fn every_port_is_found_in_an_entry() {
+        let port = |n: u16| n.to_be();
+        let mut entry =
+            Redirect { container: u64::MAX, netns: u64::MAX, block: u32::MAX, ..Redirect::default() };
+        assert_eq!(ports(&words(&entry)).count(), 0, "neither the container nor the namespace is a port");
+        (entry.tcp, entry.dns_udp, entry.dns_tcp) = (port(1), port(443), port(65_535));
+        (entry.dns6_udp, entry.dns6_tcp) = (port(53), port(32_768));
+        let found: Vec<u16> = ports(&words(&entry)).map(u16::from_be).collect();
+        assert_eq!(found, [1, 443, 65_535, 53, 32_768]);
     }
 
     #[test]

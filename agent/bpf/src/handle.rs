@@ -9,6 +9,7 @@ use std::{
 
 use aya::maps::{HashMap, LpmTrie, Map, MapData};
 use ringfence_common::{
+    egress::PORT_WORDS,
     enroll::{ITERATOR, Outcome},
     hash::Keys,
     policy::{BUCKET_SLOTS, Counters, TABLE_BUCKETS},
@@ -25,6 +26,7 @@ use super::{
     object::{Object, Shape},
     pins::Pins,
     policies::Policies,
+    rewriters::Rewriters,
     rings,
     running::Running,
     sys::{Mapped, Shared},
@@ -45,6 +47,7 @@ pub struct Kernel {
     callers: Callers,
     running: Running,
     redirects: Redirects,
+    rewriters: Rewriters,
     coverage: Coverage,
 }
 
@@ -86,11 +89,16 @@ impl Kernel {
     /// A new, empty container that user `owner` answers for. Until [`Self::install`], whoever enters it is denied
     /// everything.
     pub fn create_container(&mut self, owner: u32) -> Result<ContainerId, PolicyError> {
+        self.settle();
         self.policies.create(owner)
     }
 
-    /// Puts a policy in force for a container, its first or its next, in one step.
+    /// Puts a policy in force for a container, its first or its next, in one step. Where it grants hosts by name, the programs
+    /// that need to be there for that are attached before.
     pub fn install(&mut self, id: ContainerId, policy: &CompiledPolicy) -> Result<Installed, PolicyError> {
+        if !policy.names.rules.is_empty() {
+            self.rewriters.hold(id).map_err(|error| PolicyError::NamePrograms(Box::new(error)))?;
+        }
         self.policies.install(id, policy)
     }
 
@@ -99,7 +107,16 @@ impl Kernel {
     pub fn release(&mut self, id: ContainerId) -> Result<Counters, PolicyError> {
         let counters = self.policies.release(id)?;
         self.redirects.clear(id);
+        self.settle();
         Ok(counters)
+    }
+
+    /// What only outbound names need goes with the last container that had any.
+    fn settle(&mut self) {
+        let policies = &self.policies;
+        if self.rewriters.settle(|id| policies.is_inhabited(id)) {
+            self.redirects.forget_ports();
+        }
     }
 
     /// Where a container's egress worker listens, from now on; `None`: nowhere, and what would go there is refused. Without
@@ -216,12 +233,17 @@ fn open(object: &Object, pins: &Pins, keys: Keys, coverage: Coverage) -> Result<
     let running = Running { listed, outcome, iterator };
     let redirects = Redirects::new(
         share("REDIRECTS", &map("REDIRECTS")?, Redirects::WORDS)?,
+        share("PORTS", &map("PORTS")?, PORT_WORDS)?,
         map("LISTENERS")?,
         map("FLOWS")?,
     );
+    let links = pins.newest()?.ok_or_else(|| LoadError::Mismatch("nothing is loaded".into()))?;
+    let all = policies.ids();
+    let needing = all.iter().copied().filter(|id| policies.reaches_names(*id)).collect();
+    let rewriters = Rewriters::adopt(links, all, needing)?;
     let (tags, calls) = (Tags(map("TASKS")?), Calls(map("CALLS")?));
     let callers = Callers(map("CALLERS")?);
-    Ok((Kernel { policies, tags, calls, callers, running, redirects, coverage }, rings))
+    Ok((Kernel { policies, tags, calls, callers, running, redirects, rewriters, coverage }, rings))
 }
 
 fn share<A: Shared>(name: &'static str, map: &MapData, len: usize) -> Result<Mapped<A>, LoadError> {

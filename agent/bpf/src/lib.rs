@@ -12,6 +12,7 @@
 //! | `table`, `net` | the rule table; the net trie |
 //! | `spellings`, `share` | rules under other spellings; each user's share of the tables |
 //! | `egress` | where containers' egress workers listen, and whose a connection to one is |
+//! | `rewriters` | the programs that send connections there, attached while somebody needs them |
 //! | `tasks`, `running` | tags by pidfd; tagging processes that already run |
 //! | `rings` | [`Rings`]: denials, allowed events, counts of flooding containers |
 //! | `sys` | system calls that no library covers |
@@ -34,6 +35,7 @@ mod object;
 pub mod permitted;
 mod pins;
 mod policies;
+mod rewriters;
 mod rings;
 mod running;
 mod share;

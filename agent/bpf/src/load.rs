@@ -2,7 +2,6 @@
 
 use std::{
     fs, io,
-    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
 };
 
@@ -16,7 +15,7 @@ use aya::{
 };
 use ringfence_common::{
     MAX_CONTAINERS, MAX_POLICIES,
-    egress::{FlowKey, REWRITERS, Redirect, Redirected, RedirectedFlow},
+    egress::{FlowKey, Judged, PORT_WORDS, Redirect, Redirected, RedirectedFlow},
     enroll::{ITERATOR, Listed, Outcome},
     event::{Folding, Repeat, RepeatKey},
     hash::Keys,
@@ -32,10 +31,11 @@ use super::{
     globals::{self, GlobalsError},
     object::{Object, ObjectError},
     pins::{Boot, Pins, PinsError},
-    policies, rings, surface,
+    policies,
+    rewriters::{self, cgroup_root},
+    rings, surface,
 };
 use ringfence_coverage::{Table, Unknown};
-use ringfence_sandbox::host;
 
 /// The list of active security modules.
 const LSM_LIST: &str = "/sys/kernel/security/lsm";
@@ -43,7 +43,7 @@ const LSM_LIST: &str = "/sys/kernel/security/lsm";
 const LOCKDOWN: &str = "/sys/kernel/security/lockdown";
 
 /// Maps of the object that the agent reads or writes: name, `BPF_MAP_TYPE_*`, bytes of a key, bytes of a value, entries.
-const MAPS: [(&str, u32, usize, usize, Option<usize>); 19] = [
+const MAPS: [(&str, u32, usize, usize, Option<usize>); 21] = [
     ("TABLE", 2, 4, size_of::<Bucket>() * TABLE_BUCKETS, Some(1)),
     ("POLICIES", 2, 4, size_of::<Policy>(), Some(MAX_POLICIES)),
     ("CONTAINERS", 2, 4, size_of::<Container>(), Some(MAX_CONTAINERS)),
@@ -60,8 +60,10 @@ const MAPS: [(&str, u32, usize, usize, Option<usize>); 19] = [
     ("FOLDING", 2, 4, size_of::<Folding>(), Some(1)),
     ("USERS", 2, 4, size_of::<Owner>(), Some(MAX_OWNERS)),
     ("REDIRECTS", 2, 4, size_of::<Redirect>(), Some(MAX_CONTAINERS)),
+    ("PORTS", 2, 4, 8, Some(PORT_WORDS)),
     ("LISTENERS", 24, 4, size_of::<u64>(), None),
     ("REDIRECTED", 24, 4, size_of::<Redirected>(), None),
+    ("JUDGED", 1, 8, size_of::<Judged>(), None),
     ("FLOWS", 9, size_of::<FlowKey>(), size_of::<RedirectedFlow>(), None),
 ];
 
@@ -153,6 +155,15 @@ pub enum LoadError {
         #[source]
         source: aya::pin::PinError,
     },
+    /// Keeping what is loaded.
+    #[error("{path}: the directory for programs that are attached later cannot be made")]
+    Keep {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
     /// Opening a map.
     #[error("the map {map} cannot be opened")]
     Map {
@@ -221,7 +232,8 @@ pub(crate) fn prepare(pin_dir: &Path, table: &Table) -> Result<Ready, LoadError>
         pins.map(name, shape)?; // before anything is loaded: a map of another layout must not be adopted
     }
     let unknown = surface::among(table, Path::new(btf::KALLSYMS))?;
-    let beside = has_all(&pins, [ITERATOR, EGRESS].into_iter().chain(REWRITERS))?;
+    let beside = has_all(&pins, [ITERATOR, EGRESS].into_iter())?
+        && pins.newest()?.is_some_and(|links| rewriters::are_loaded(&links));
     let whole = coverage(&pins, &unknown)?.is_ok() && beside;
     let adopted = boot.object == object.hash && whole;
     if adopted {
@@ -321,6 +333,7 @@ fn load(object: &Object, pins: &Pins, keys: &Keys, unknown: &Unknown) -> Result<
     }
     let mut loaded = loader.load(&object.bytes).map_err(|error| LoadError::Maps(Box::new(error)))?;
 
+    let are_attached = pins.newest()?.is_some_and(|links| rewriters::attached(&links) > 0);
     let dir = pins.begin_load()?;
     for Hook { name: hook, without, .. } in HOOKS {
         if !types.has_function(&format!("bpf_lsm_{hook}")) {
@@ -337,6 +350,10 @@ fn load(object: &Object, pins: &Pins, keys: &Keys, unknown: &Unknown) -> Result<
     }
     pin_iterator(&mut loaded, &btf, &dir)?;
     pin_in_cgroup(&mut loaded, &dir)?;
+    rewriters::load(&mut loaded, &dir)?;
+    if are_attached {
+        rewriters::attach(&dir)?; // there is no moment without
+    }
     for hook in &unknown.hooks {
         // One program has one place: each of these hooks gets a copy of its own, over the same pinned maps.
         let mut copy = loader.load(&object.bytes).map_err(|error| LoadError::Maps(Box::new(error)))?;
@@ -369,7 +386,7 @@ fn attach(program: &mut Lsm, hook: &'static str, dir: &Path, name: &str) -> Resu
     pin(program.take_link(id).map_err(failed)?.into(), dir, name)
 }
 
-fn pin(link: FdLink, dir: &Path, name: &str) -> Result<(), LoadError> {
+pub(crate) fn pin(link: FdLink, dir: &Path, name: &str) -> Result<(), LoadError> {
     let path = dir.join(name);
     link.pin(&path).map(drop).map_err(|source| LoadError::Pin { path, source })
 }
@@ -388,42 +405,25 @@ fn pin_iterator(loaded: &mut Ebpf, btf: &Btf, dir: &Path) -> Result<(), LoadErro
     pin(link, dir, ITERATOR)
 }
 
-/// The inode of the root of every kernfs, cgroup v2 among them.
-const ROOT_INODE: u64 = 1;
-
-/// The programs that judge outgoing packets and that change addresses, at the root of cgroup v2: by links, which leave other
-/// programs there alone and cannot be undone by programs of cgroups below. Where an earlier load's are attached too, both
-/// run: what the one has changed is nothing to the other.
+/// The program that judges outgoing packets, at the root of cgroup v2: by a link, which leaves other programs there alone and
+/// cannot be undone by programs of cgroups below.
 fn pin_in_cgroup(loaded: &mut Ebpf, dir: &Path) -> Result<(), LoadError> {
-    let mount = host::cgroup2().ok_or(LoadError::NoCgroup)?;
-    let root = fs::File::open(&mount).ok();
-    let is_root = |root: &fs::File| root.metadata().is_ok_and(|meta| meta.ino() == ROOT_INODE);
-    let Some(root) = root.filter(is_root) else { return Err(LoadError::PartOfCgroups(mount)) };
-    for name in [EGRESS].into_iter().chain(REWRITERS) {
-        let attach = |source| LoadError::Attach { hook: name, source: Box::new(source) };
-        let keep = |source| LoadError::Link { hook: name, source: Box::new(source) };
-        // A link is always one of several, and takes no mode.
-        let mode = CgroupAttachMode::Single;
-        let link: FdLink = match loaded.program_mut(name) {
-            Some(Program::CgroupSkb(program)) => {
-                program.load().map_err(|error| refused(name, error))?;
-                let id = program.attach(&root, CgroupSkbAttachType::Egress, mode).map_err(attach)?;
-                program.take_link(id).map_err(attach)?.try_into().map_err(keep)?
-            }
-            Some(Program::CgroupSockAddr(program)) => {
-                program.load().map_err(|error| refused(name, error))?;
-                let id = program.attach(&root, mode).map_err(attach)?;
-                program.take_link(id).map_err(attach)?.try_into().map_err(keep)?
-            }
-            _ => return Err(LoadError::Mismatch(format!("there is no program `{name}`"))),
-        };
-        pin(link, dir, name)?;
-    }
-    Ok(())
+    let root = cgroup_root()?;
+    let attach = |source| LoadError::Attach { hook: EGRESS, source: Box::new(source) };
+    let Some(Program::CgroupSkb(program)) = loaded.program_mut(EGRESS) else {
+        return Err(LoadError::Mismatch(format!("there is no program `{EGRESS}`")));
+    };
+    program.load().map_err(|error| refused(EGRESS, error))?;
+    // A link is always one of several, and takes no mode.
+    let id = program.attach(&root, CgroupSkbAttachType::Egress, CgroupAttachMode::Single).map_err(attach)?;
+    let link = program.take_link(id).map_err(attach)?;
+    let link: FdLink =
+        link.try_into().map_err(|source| LoadError::Link { hook: EGRESS, source: Box::new(source) })?;
+    pin(link, dir, EGRESS)
 }
 
 /// The end of the verifier's log is where it says why; the rest is megabytes.
-fn refused(hook: &'static str, error: ProgramError) -> LoadError {
+pub(crate) fn refused(hook: &'static str, error: ProgramError) -> LoadError {
     const LINES: usize = 12;
     match error {
         ProgramError::LoadError { io_error, verifier_log } => {

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! /sys/fs/bpf/ringfence/maps/NAME      maps; BOOT first, which says who made the rest
-//! /sys/fs/bpf/ringfence/links/N/HOOK   links of the N-th load; while they are being made, links/new/HOOK
+//! /sys/fs/bpf/ringfence/links/N/HOOK   links of the N-th load; while they are being made, links/new/HOOK. Beside them in
+//!                                      programs/, what is attached later (see `rewriters`)
 //! ```
 //! bpffs refuses names with a dot.
 
@@ -195,17 +196,19 @@ impl Pins {
         Map::from_map_data(map).and_then(Array::try_from).map_err(|source| PinsError::Map { path, source })
     }
 
+    /// The links of the newest complete load.
+    pub(crate) fn newest(&self) -> Result<Option<PathBuf>, PinsError> {
+        Ok(self.generations()?.last().map(|last| self.links().join(last.to_string())))
+    }
+
     /// Hooks that the newest complete load has links for.
     pub(crate) fn attached(&self) -> Result<BTreeSet<String>, PinsError> {
-        match self.generations()?.last() {
-            Some(last) => entries(&self.links().join(last.to_string())),
-            None => Ok(BTreeSet::new()),
-        }
+        self.newest()?.map_or_else(|| Ok(BTreeSet::new()), |newest| entries(&newest))
     }
 
     /// Where the newest complete load pinned something that is not a hook's; `None`: it did not.
     pub(crate) fn beside_hooks(&self, name: &str) -> Result<Option<PathBuf>, PinsError> {
-        let path = self.generations()?.last().map(|last| self.links().join(last.to_string()).join(name));
+        let path = self.newest()?.map(|newest| newest.join(name));
         Ok(path.filter(|path| path.exists()))
     }
 

@@ -15,14 +15,15 @@ use ringfence_common::{
     hash::Keys,
     patterns::Patterns,
     policy::{
-        Counters, FLAG_AUDIT, FLAG_DEVICES, FLAG_EGRESS, FLAG_INET, FLAG_NAMES, FLAG_PATTERNS, FLAG_SHARED_MEMORY,
-        MAX_OWNERS, OWNER_ROOT, OWNER_USERS, Policy, container_index, named,
+        Counters, FLAG_AUDIT, FLAG_DEVICES, FLAG_EGRESS, FLAG_INET, FLAG_NAMES, FLAG_PATTERNS,
+        FLAG_SHARED_MEMORY, MAX_OWNERS, OWNER_ROOT, OWNER_USERS, Policy, container_index, named,
     },
     unlisted,
 };
 use ringfence_wire::audit::Slot;
 
 use super::{
+    LoadError,
     arrays::{Arrays, COUNTER_WORDS, OWNER, TASKS},
     net::{self, Key, Verdict},
     share::{Held, Kind, Need, Share},
@@ -124,6 +125,12 @@ pub enum PolicyError {
         #[source]
         source: Box<PolicyError>,
     },
+    /// The programs that outbound names need.
+    #[error(
+        "the profile grants hosts by name, and the programs that send connections to the container's egress worker cannot be \
+         attached to the root of cgroup v2"
+    )]
+    NamePrograms(#[source] Box<LoadError>),
     /// No randomness.
     #[error("/dev/urandom cannot be read, so no unguessable name can be made for a policy")]
     Random(#[source] io::Error),
@@ -222,6 +229,17 @@ impl<N: NetTrie> Policies<N> {
     /// The capabilities that a container's policy leaves it, bit by bit; `None`: it has no policy yet.
     pub(crate) fn capabilities(&self, id: ContainerId) -> Option<u64> {
         self.policy_index(id).map(|index| self.arrays.policy(index).capabilities)
+    }
+
+    /// Whether a container's policy grants hosts by name.
+    pub(crate) fn reaches_names(&self, id: ContainerId) -> bool {
+        self.policy_index(id).is_some_and(|index| self.arrays.policy(index).flags & FLAG_EGRESS != 0)
+    }
+
+    /// Whether a container exists, or a task of it that was left when it was released. Asked before another container takes its
+    /// place, which none does as long as there is one.
+    pub(crate) fn is_inhabited(&self, id: ContainerId) -> bool {
+        self.exists(id).is_ok() || self.arrays.counter(id.index(), TASKS).load(Ordering::Relaxed) != 0
     }
 
     fn policy_index(&self, id: ContainerId) -> Option<u16> {

@@ -152,6 +152,22 @@ pub(crate) fn netns_cookie(socket: BorrowedFd<'_>) -> io::Result<u64> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(cookie) }
 }
 
+/// Switches TCP Fast Open off at a listening socket, which has it where the host says so for all.
+pub(crate) fn no_fast_open(socket: BorrowedFd<'_>) -> io::Result<()> {
+    let none: libc::c_int = 0;
+    // SAFETY: setsockopt(2) reads the four bytes of `none`, which outlives the call.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_FASTOPEN,
+            (&raw const none).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t,
+        )
+    };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
 /// Takes an entry out of a hash map whose keys have `K` and whose values have `V` words; `None`: there is none.
 pub(crate) fn take<const K: usize, const V: usize>(
     map: BorrowedFd<'_>,

@@ -16,16 +16,8 @@ pub const DNS_PORT: u16 = 53;
 
 /// The programs at the root of cgroup v2 that change addresses; each is named, and its link pinned, as the place that it
 /// is attached to.
-pub const REWRITERS: [&str; 8] = [
-    "connect4",
-    "connect6",
-    "sendmsg4",
-    "sendmsg6",
-    "recvmsg4",
-    "recvmsg6",
-    "getpeername4",
-    "getpeername6",
-];
+pub const REWRITERS: [&str; 8] =
+    ["connect4", "connect6", "sendmsg4", "sendmsg6", "recvmsg4", "recvmsg6", "getpeername4", "getpeername6"];
 
 /// Where a container's worker listens, at [`crate::policy::container_index`] of its id in the map `REDIRECTS`. Ports in
 /// network byte order; those of IPv6 may be 0: there is none. Everything is on loopback (`127.0.0.1`, `::1`) of one
@@ -56,6 +48,11 @@ pub struct Redirect {
     pub reserved: u16,
 }
 
+/// Integers in the map `PORTS`: a bit for each port at which some worker listens or did, in whatever network namespace, since there was
+/// last no container with names. Port `p`, in
+/// network byte order, is bit `p % 64` of integer `p / 64`.
+pub const PORT_WORDS: usize = 1 << 10;
+
 /// Who connected to an address of a block, and to which.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -80,14 +77,29 @@ pub struct RedirectedFlow {
     pub reserved: [u16; 3],
 }
 
+/// What a task's system call was let go to by an LSM program because a program of cgroups sends it elsewhere, in the map `JUDGED`
+/// by the task's address: from the one to the other, which takes it out. A nameserver, or an address that stands for a name.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Judged {
+    /// Who, and for a name where to.
+    pub flow: RedirectedFlow,
+    /// The address that was judged, as it lies in a [`crate::net::NetKey`].
+    pub address: [u64; 2],
+    /// Its port, network byte order.
+    pub port: u16,
+    /// Room.
+    pub reserved: [u16; 3],
+}
+
 /// What is kept with a socket that was sent elsewhere, in the map `REDIRECTED`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Redirected {
-    /// What was judged last and may go to the worker, as the LSM program saw it.
-    pub judged: RedirectedFlow,
-    /// What then went there.
+    /// What went to a worker; its container is 0 where that is over, or was a question to the resolver.
     pub flow: RedirectedFlow,
+    /// The container whose worker it was sent to.
+    pub container: u64,
     /// The address that the caller named, as it lies in a [`crate::net::NetKey`]; what it is told where it asks who the
     /// other end is.
     pub original: [u64; 2],
@@ -114,8 +126,9 @@ pub struct FlowKey {
     pub to_port: u16,
 }
 
-/// Most flows that nobody took yet; the oldest is forgotten, and its connection then closed.
-pub const MAX_FLOWS: usize = 1 << 14;
+/// Most flows that nobody took yet; the oldest is forgotten, and its connection then closed. More than one container has ports for
+/// (28,232 that the kernel chooses).
+pub const MAX_FLOWS: usize = 1 << 16;
 
 /// Whether an address (host byte order) is of [`NETWORK`].
 #[inline(always)]
@@ -126,5 +139,6 @@ pub const fn is_of_network(address: u32) -> bool {
 
 const _: () = assert!(size_of::<Redirect>() == 32);
 const _: () = assert!(size_of::<RedirectedFlow>() == 48);
-const _: () = assert!(size_of::<Redirected>() == 120);
+const _: () = assert!(size_of::<Redirected>() == 80);
+const _: () = assert!(size_of::<Judged>() == 72);
 const _: () = assert!(size_of::<FlowKey>() == 16);

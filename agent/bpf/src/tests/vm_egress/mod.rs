@@ -15,6 +15,10 @@ use std::{
     os::fd::AsFd,
     path::Path,
     process::{Child, Command, Stdio},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     thread,
     time::Duration,
 };
@@ -59,6 +63,7 @@ struct Worker {
     dns_tcp: TcpListener,
     dns6_udp: UdpSocket,
     dns6_tcp: TcpListener,
+    left: Arc<AtomicBool>,
 }
 
 impl Worker {
@@ -71,6 +76,7 @@ impl Worker {
             dns_tcp: tcp("127.0.0.1:0"),
             dns6_udp: udp("[::1]:0"),
             dns6_tcp: tcp("[::1]:0"),
+            left: Arc::default(),
         }
     }
 
@@ -86,6 +92,11 @@ impl Worker {
             dns_tcp: self.dns_tcp.as_fd(),
             dns6: Some([self.dns6_udp.as_fd(), self.dns6_tcp.as_fd()]),
         }
+    }
+
+    /// Its datagram sockets are closed, soon.
+    fn leave(self) {
+        self.left.store(true, Ordering::Relaxed);
     }
 
     fn serve(&self, flows: Flows, id: ContainerId) {
@@ -111,9 +122,12 @@ impl Worker {
             });
         }
         for udp in [&self.dns_udp, &self.dns6_udp].map(|udp| udp.try_clone().unwrap()) {
+            let left = Arc::clone(&self.left);
+            udp.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
             thread::spawn(move || {
                 let mut text = [0; 100];
-                while let Ok((count, peer)) = udp.recv_from(&mut text) {
+                while !left.load(Ordering::Relaxed) {
+                    let Ok((count, peer)) = udp.recv_from(&mut text) else { continue };
                     let answer = [b"resolver:", &text[..count]].concat();
                     let _ = udp.send_to(&answer, peer);
                 }
@@ -268,6 +282,14 @@ fn outbound_names_are_held() {
     sockets::sockets_of_others(&mut kernel);
     sockets::a_worker_that_is_gone(&mut kernel);
     sockets::other_namespaces(&mut kernel);
+    sockets::strangers(&mut kernel);
+}
+
+#[test]
+#[ignore = "loads eBPF: for the guest"]
+fn outbound_names_cost_nobody_who_has_none() {
+    let (_one, kernel, rings) = fresh();
+    sockets::attached_while_needed(kernel, rings);
 }
 
 #[test]

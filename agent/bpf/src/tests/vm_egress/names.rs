@@ -76,13 +76,12 @@ pub(super) fn addresses_of_names_lead_to_the_worker(kernel: &mut Kernel) {
             case("reach('198.18.3.1', 443)", "ok"),
             case("sock().connect(('198.18.4.1', 443))", "EACCES"),
             case("sock(INET, DGRAM).connect(('198.18.3.1', 443))", "EACCES"),
-            // Every nameserver is granted, so that none of them is this container's own. (There is no route.)
-            case("sock(INET, DGRAM).sendto(b'x', PUBLIC)", "ENETUNREACH"),
-            // It may connect to the worker's port, too, and is nobody there.
-            (
-                format!("x = sock(); x.connect(('127.0.0.1', {})); closed_without_a_flow(x)", worker.port()),
-                "ok",
-            ),
+            // Nor is it a grant of nameservers.
+            case("ask(PUBLIC)", "ok"),
+            case("ask_connected(PUBLIC6, INET6)", "ok"),
+            case("ask_tcp(('127.0.0.53', 53))", "ok"),
+            // Nor of the worker's own port.
+            (format!("sock().connect(('127.0.0.1', {}))", worker.port()), "EPERM"),
             (
                 format!(
                     "x = sock(); x.connect(('198.18.3.1', 443)); reached(x, '198.18.3.1', 443); connect_raw(x, bytes(16)); \
@@ -91,6 +90,17 @@ pub(super) fn addresses_of_names_lead_to_the_worker(kernel: &mut Kernel) {
                 ),
                 "ok",
             ),
+        ],
+    );
+
+    // Every nameserver is granted by its port, so that none of them is this container's own. (There is no route.)
+    kernel.install(id, &names(vec![net("::ffff:0.0.0.0", 96, Some(53), true)])).unwrap();
+    inside(
+        kernel,
+        id,
+        &[
+            case("sock(INET, DGRAM).sendto(b'x', PUBLIC)", "ENETUNREACH"),
+            case("sock().connect(PUBLIC)", "ENETUNREACH"),
         ],
     );
 
@@ -139,9 +149,9 @@ pub(super) fn a_connection_is_whose_it_is(kernel: &mut Kernel) {
         ],
     );
 
-    // Whoever is not governed is nobody to the worker, also where a flow of the same place was left.
-    let direct = format!("x = sock(); x.connect(('127.0.0.1', {})); closed_without_a_flow(x)", worker.port());
-    outside(&[(direct, "ok")]);
+    // Whoever is not governed does not get to the worker.
+    let direct = format!("sock().connect(('127.0.0.1', {}))", worker.port());
+    outside(&[(direct, "EPERM")]);
     let quiet = Worker::new();
     kernel.set_redirect(id, Some(&quiet.listeners(BLOCK))).unwrap();
     let flows = kernel.flows();
@@ -154,14 +164,8 @@ pub(super) fn a_connection_is_whose_it_is(kernel: &mut Kernel) {
             "ok",
         )
     };
-    inside(kernel, id, &[left(4720), left(4721)]);
+    inside(kernel, id, &[left(4720)]);
     assert!(flows.take(id, peer(4720)).unwrap().is_some(), "the control: it is left");
-    let again = format!(
-        "x = sock(); x.setsockopt(1, 2, 1); x.bind(('127.0.0.1', 4721)); x.connect(('127.0.0.1', {}))",
-        quiet.port()
-    );
-    outside(&[(again, "ok")]);
-    assert_eq!(flows.take(id, peer(4721)).unwrap(), None, "another's connection took its place");
 
     // Another container's flow is not to be had.
     let other = kernel.create_container(0).unwrap();
