@@ -8,18 +8,21 @@ import ctypes
 import glob
 import os
 import struct
+import subprocess
 import time
 import tomllib
 
 import harness
 from attack import raw
-from case import FAMILIES, SCENES
+from case import FAMILIES, SCENES, profile_text
 from scene import run_scene
 
 PINS = "/sys/fs/bpf/ringfence/links"
 # The programs that judge packets and change addresses are no LSM programs: they have a cgroup. `BPF_CGROUP_*` of each.
 OF_CGROUP = {"outgoing_packet": 1, "connect4": 10, "connect6": 11, "sendmsg4": 14, "sendmsg6": 15, "recvmsg4": 19, "recvmsg6": 20,
              "getpeername4": 29, "getpeername6": 30}
+OF_NAMES = [hook for hook in OF_CGROUP if hook != "outgoing_packet"]
+HOLDER = "/run/rf-cases/profiles/rf-held.toml"
 CGROUP = "/sys/fs/cgroup"
 # Those whose absence is tried in the runs of every case: one that every open passes, one for what has no path.
 ALWAYS = ("file_open", "file_ioctl")
@@ -75,11 +78,26 @@ def exists(link):
     return True
 
 
+def hold_names():
+    """A container that hosts are granted to by name, until something is written to it."""
+    os.makedirs(os.path.dirname(HOLDER), exist_ok=True)
+    with open(HOLDER, "w") as file:
+        file.write(profile_text("vm test: holds names", ["/usr", "/etc"], (), ["/usr/bin"], ["held.rf.test:443"]))
+    holder = subprocess.Popen(["ringfence", "run", "--profile", HOLDER, "--", "/usr/bin/sh", "-c", "echo up; read -r _"], stdin=subprocess.PIPE,
+                              stdout=subprocess.PIPE, text=True)
+    assert holder.stdout.readline() == "up\n", "no container holds the programs of names"
+    return holder
+
+
 class Detached:
     """A context without one program. `missing`: the kernel has no such hook."""
 
     def __init__(self, hook):
         self.hook = hook
+        self.holder = None
+        if hook in OF_NAMES:
+            # They are attached as long as there is a container with names.
+            self.holder = hold_names()
         found = glob.glob(f"{PINS}/[0-9]*/{hook}")
         self.missing = not found
         self.path = found[0] if found else ""
@@ -113,6 +131,8 @@ class Detached:
         bpf(OBJ_PIN, struct.pack("<QI", address, link))
         os.close(link)
         os.close(self.program)
+        if self.holder:
+            self.holder.communicate()
 
 
 def problems_of(name, follower):
