@@ -161,12 +161,10 @@ impl Found {
             to.add(1).write_unaligned(address.1);
         }
         let mut key = Key::new(FIXED_BITS + 128, NetKey { seed, port, addr });
-        // SAFETY: what the map returns is copied at once.
-        let (exact, any) = unsafe {
-            let exact = NET.get(&key).copied();
-            key.data.port = 0;
-            (exact, NET.get(&key).copied())
-        };
+        // What the map returns is copied at once.
+        let exact = NET.get(&key).copied();
+        key.data.port = 0;
+        let any = NET.get(&key).copied();
         let or_neither = |found| match found {
             Some(found) => found,
             None => NEITHER,
