@@ -62,9 +62,14 @@ pub fn told(body: &[u8]) {
     };
     for report in reports {
         let Some(Checked::Event { ts, record, .. }) = egress::check(&line, report, now) else { continue };
-        assert!((line.created..=now.micros).contains(&ts) && (1..=now.boot).contains(&record.time), "{record:?}");
+        assert!(
+            (line.created..=now.micros).contains(&ts) && (1..=now.boot).contains(&record.time),
+            "{record:?}"
+        );
         assert!(record.container == line.container && record.repeats > 0, "{record:?}");
-        assert!(record.family == 0 || record.addr[..15] == [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 255, 255, 198, 18, 3]);
+        assert!(
+            record.family == 0 || record.addr[..15] == [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 255, 255, 198, 18, 3]
+        );
         let told = record.egress.as_ref().expect("what the worker tells");
         assert!(told.name.len() <= 4 * MAX_NAME && !told.name.contains(char::is_control), "{told:?}");
         assert!(matches!(Op::of(record.op), Some(Op::NetConnection | Op::NetName)), "{record:?}");

@@ -133,18 +133,11 @@ fn leaves_below(rule: &Rule, granted: &AxisRules, denied: &[Rule]) -> Option<Str
 
 /// What is open where addresses are granted at the port of nameservers, beside names.
 fn opens_nameserver(rule: &Rule) -> Option<&'static str> {
-    let NetEntry::Inet { port, .. } = net_entry(rule)? else { return None };
-    match port {
-        None => Some(
-            "beside names: it has port 53, too. A nameserver there can be asked for any name, and what is asked can carry data \
-             out; give the port that is meant (`:443`)",
-        ),
-        Some(DNS) => Some(
-            "beside names: nameservers there are asked directly, for any name, and give real addresses, which are not granted by \
-             the names; what is asked can carry data out",
-        ),
-        Some(_) => None,
-    }
+    let NetEntry::Inet { port: Some(DNS), .. } = net_entry(rule)? else { return None };
+    Some(
+        "beside names: nameservers there are asked directly, for any name, and give real addresses, which are not granted by \
+         the names; what is asked can carry data out",
+    )
 }
 
 /// Why a deny changes nothing, if it does not.

@@ -406,8 +406,8 @@ fn a_deny_that_leaves_the_names_below_is_noted() {
 #[test]
 fn an_entry_that_opens_a_nameserver_beside_names_is_noted() {
     for (granted, expected) in [
-        (&["a.org", "10.0.0.0/8"][..], 1),
-        (&["a.org", "10.0.0.2", "[::1]"], 2),
+        (&["a.org", "10.0.0.0/8"][..], 0),
+        (&["a.org", "10.0.0.2", "[::1]:53"], 1),
         (&["a.org", "10.0.0.2:53"], 1),
         (&["a.org", "10.0.0.0/8:443"], 0),
         (&["10.0.0.0/8", "10.0.0.2:53"], 0),
