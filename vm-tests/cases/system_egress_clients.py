@@ -18,7 +18,7 @@ import zipfile
 from case import profile_text, scene
 from harness import PYTHON
 from system import PATIENCE, put, wait_for
-from system_egress import PROFILES, SERVER, Resolver, log, run
+from system_egress import PROFILES, SERVER, SERVERS, Resolver, elsewhere, log, run, servers_network
 
 PLACE = "/srv/rf/system/egress-clients"
 # What the guest's Debian has not: node, npm, and a program linked with musl.
@@ -182,13 +182,14 @@ def serve():
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(f"{PLACE}/server.pem", f"{PLACE}/server.key")
     for port, secured in ((80, None), (443, context)):
-        server = Served((SERVER, port), Site)
+        server = elsewhere(lambda port=port: Served((SERVER, port), Site))
         server.context = secured
         threading.Thread(target=server.serve_forever, daemon=True).start()
     write(f"{PLACE}/http2.js", HTTP2)
     told = f"{PLACE}/http2.log"
     with open(told, "wb") as file:
-        subprocess.Popen([f"{CLIENTS}/node", f"{PLACE}/http2.js"], stdin=subprocess.DEVNULL, stdout=file, stderr=file)
+        inside = ["ip", "netns", "exec", SERVERS]
+        subprocess.Popen([*inside, f"{CLIENTS}/node", f"{PLACE}/http2.js"], stdin=subprocess.DEVNULL, stdout=file, stderr=file)
 
     def http2():
         with open(told) as file:
@@ -205,7 +206,7 @@ def prepare():
     certify()
     publish()
     run(["ip", "link", "set", "lo", "up"])
-    run(["ip", "addr", "replace", f"{SERVER}/32", "dev", "lo"])
+    servers_network()
     put("/etc/resolv.conf", "nameserver 127.0.0.1\n")
     # apt's hashes are libgcrypt's, which takes instructions that the guest's processor has not (SIGILL, ungoverned as well): it is to take none.
     write("/etc/gcrypt/hwf.deny", "all\n")
