@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from case import scene
 from system import put, role_pids, wait_event, wait_for
-from system_egress import (ASKED, CLIENT, PLACE, PRIVATE, PROFILES, SERVER, Client, Resolver, connection, containers, egress, prepare, run,
+from system_egress import (ASKED, CLIENT, PLACE, PRIVATE, PROFILES, SERVER, SERVERS, Client, Resolver, connection, containers, egress, elsewhere, prepare, run,
                            write_profile)
 
 # A resolver of everyone's, which is at hand in this guest.
@@ -186,14 +186,21 @@ def kept(servers):
     return serve
 
 
+def bound(address, port):
+    """A datagram socket there."""
+    one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    one.bind((address, port))
+    return one
+
+
 def public(servers):
     """What answers at a public resolver's address, by TLS's ports and by datagrams: notes what came."""
-    run(["ip", "addr", "replace", f"{PUBLIC}/32", "dev", "lo"])
+    run(["ip", "-n", SERVERS, "addr", "replace", f"{PUBLIC}/32", "dev", "lo"])
+    run(["ip", "route", "replace", f"{PUBLIC}/32", "via", "10.254.0.2"])
     for port in (443, 853, 53):
         servers.listen(PUBLIC, port, lambda one, port=port: servers.reached.append(f"public tcp {port}"))
     for port in (443, 853, 53):
-        one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        one.bind((PUBLIC, port))
+        one = elsewhere(lambda port=port: bound(PUBLIC, port))
 
         def note(one=one, port=port):
             while True:
@@ -245,7 +252,8 @@ def fronting():
                        f"CONNECT {other}:443 HTTP/1.1\r\nHost: {plain}\r\n\r\n", f"GET / HTTP/1.1\nHost: {plain}\n\n{hidden}",
                        f"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n{hidden}", f"GET / HTTP/1.1\r\nHost : {other}\r\nHost: {plain}\r\n\r\n"):
             got = reached(servers, lambda attack=attack: client.told("raw", plain, port, attack))
-            assert not any(other in line for line in got) and len(got) <= 1, (attack, got)
+            # What came of the connection before may arrive late.
+            assert not any(other in line for line in got), (attack, got)
         assert client.does("each", plain, port, [plain], False) == [f"200 hello {plain}"]
         client.stop()
         free.stop()
@@ -317,8 +325,8 @@ def crowd():
         os.kill(state["pid"], signal.SIGKILL)
         assert client.does("ends", plain) == ["ended"]
         assert len(servers.reached) == before, "a connection outlived its worker"
-        assert f"hello {plain}" in client.does("http", plain, plain)
         wait_for(lambda: egress()["state"] == "running" and egress()["pid"] != state["pid"], "another worker")
+        assert f"hello {plain}" in client.does("http", plain, plain)
         assert client.does("keep", plain, KEPT, 10) == 10
 
         # Its own resolver is another's trouble only.
