@@ -216,10 +216,10 @@ impl Wire {
         Self
     }
 
-    /// Notes what arrives from now on.
+    /// Notes what arrives from now on. The socket has no protocol before it has a device: until then it would see all of them.
     fn watch(&self) -> Watch {
         let code = "import os, socket, sys, threading\n\
-             one = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(3))\n\
+             one = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, 0)\n\
              one.bind((sys.argv[1], 3))\n\
              seen = set()\n\
              def look():\n\
