@@ -6,9 +6,10 @@
 //! | `link` | its link to the core: whose each connection is, other policies |
 //! | `worker` | what all connections share: the policy, the table of names, counts |
 //! | `dns` | the container's resolver |
-//! | `connection` | one connection, from its first byte to its record |
-//! | `dial`, `addresses` | from a name to a server, and which addresses one may have |
+//! | `connection` | one connection, from its first byte to its record; `head`: what is said first |
+//! | `dial`, `hosts`, `addresses` | from a name to a server, and which addresses one may have |
 //! | `pass` | bytes both ways, and what of them is still looked at |
+//! | `held` | bytes of a client's that are judged before they go on, and how many there may be |
 //! | `flow`, `pipes` | bytes from one socket to another, without a buffer for each |
 //! | `refusal` | why a connection is refused, and how its client learns of it |
 //! | `records`, `line` | what is for the record, until the auditor has it |

@@ -122,7 +122,8 @@ fn connected(stored: &Stored, egress: &Egress, connection: &Connection, decider:
         EgressCause::Ech => parts(
             "The ClientHello was encrypted, so that the host it names could not be seen.",
             format!(
-                "To allow it where the outer name is granted, set `ech = true` in `[net]` of the profile {profile}."
+                "Browsers send this with every connection: switch it off there. To let it pass where the outer name is granted, set \
+                 `ech = true` in `[net]` of the profile {profile}; then any site behind the same front can be reached."
             ),
             Some("[net]\nech = true".to_owned()),
         ),
