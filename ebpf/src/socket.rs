@@ -3,8 +3,8 @@
 use ringfence_common::egress::is_of_network;
 
 use crate::globals::{
-    NET_COOKIE, SK_ADDR4, SK_ADDR6, SK_DADDR4, SK_DADDR6, SK_DEVICE, SK_DPORT, SK_FAMILY, SK_NET, SK_PORT, SK_PROTOCOL, SK_STATE,
-    SK_TYPE, SOCKET_SK, get,
+    NET_COOKIE, SK_ADDR4, SK_ADDR6, SK_DADDR4, SK_DADDR6, SK_DEVICE, SK_DPORT, SK_FAMILY, SK_NET, SK_PORT,
+    SK_PROTOCOL, SK_STATE, SK_TYPE, SOCKET_SK, get,
 };
 use crate::memory::{load, probe};
 
