@@ -409,22 +409,6 @@ def engine_network():
     return ("ip", "netns", "exec", "rf-egress")
 
 
-@scene("systemd/egress-own-network", group="systemd", limit=120)
-def under_the_unit():
-    """under the unit's own restrictions the core enters a container's network namespace, and serves names there"""
-    prepare()
-    inside = engine_network()
-    try:
-        run([*inside, "ip", "link", "set", "lo", "up"])
-        client = Client(*inside)
-        assert client.fetch("granted.rf.test")[0].startswith("198.1")
-        client.fails("resolve", "other.rf.test", why="gaierror")
-        client.stop()
-    finally:
-        subprocess.run(["ip", "netns", "del", "rf-egress"], stdin=subprocess.DEVNULL, check=False)
-    os.unlink(f"{PROFILES}/rf-egress.toml")
-
-
 @scene("system/egress-own-network", limit=240)
 def own_network():
     """a container engine's network namespace with a resolver of its own address, as Docker's: names are served there, also by the next daemon"""

@@ -288,6 +288,8 @@ def dns():
         wait_for(lambda: len({line for line in servers.reached if line.startswith("public")}) == 6, "the control: each port of the public resolver")
         assert free.does("connects", DOH, 443)
         assert DOH in servers.resolver.asked
+        # Each of them is on the list before anything else is looked for there.
+        wait_for(lambda: sum(line.startswith("public") for line in servers.reached) == 7, "the control: the connection by name")
         del servers.resolver.asked[:]
         before = len(servers.reached)
         for port in (443, 853):

@@ -7,6 +7,7 @@ import subprocess
 import urllib.error
 import urllib.request
 
+import system_egress
 from agents import Conn, Provider, Runtime, agent, known, remove, send, sock
 from case import scene
 from harness import PYTHON
@@ -61,6 +62,22 @@ def governs():
     allowed, forbidden, worker = governed("systemd")
     wait_event(denied(forbidden))
     worker.stop()
+
+
+@scene("systemd/egress-own-network", group="systemd", limit=120)
+def own_network():
+    """under the unit's own restrictions the core enters a container's network namespace, and serves names there"""
+    system_egress.prepare()
+    inside = system_egress.engine_network()
+    try:
+        subprocess.run([*inside, "ip", "link", "set", "lo", "up"], stdin=subprocess.DEVNULL, check=True)
+        client = system_egress.Client(*inside)
+        assert client.fetch("granted.rf.test")[0].startswith("198.1")
+        client.fails("resolve", "other.rf.test", why="gaierror")
+        client.stop()
+    finally:
+        subprocess.run(["ip", "netns", "del", "rf-egress"], stdin=subprocess.DEVNULL, check=False)
+    os.unlink(f"{system_egress.PROFILES}/rf-egress.toml")
 
 
 def oom_score(pid):
