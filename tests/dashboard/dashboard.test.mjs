@@ -557,10 +557,12 @@ test("a call is approved for its session, the approval is listed, and revoked", 
   assert.equal((await first).result.content[0].text, "done: delete_file");
   await card.getByText("approved, and others like it").waitFor();
   assert.equal((await files.call("delete_file", { path: "/tmp/y" })).result.content[0].text, "done: delete_file");
-  const [approval] = await home.api("/api/approvals");
-  const calls = await home.api("/api/tool-calls");
-  assert.deepEqual([approval.scope, approval.uses], ["session", 1]);
-  assert.equal(calls[0].decided_by, `approval ${approval.id} of dashboard`);
+  const approval = await eventually("its use is on record", async () => {
+    const [standing] = await home.api("/api/approvals");
+    return standing?.uses === 1 && standing;
+  });
+  assert.equal(approval.scope, "session");
+  await eventually("so is who decided", async () => (await home.api("/api/tool-calls"))[0].decided_by === `approval ${approval.id} of dashboard`);
   await page.getByRole("link", { name: "Rules" }).click();
   const item = page.locator(`#standing li[data-approval="${approval.id}"]`);
   await item.getByText("used 1 time").waitFor();

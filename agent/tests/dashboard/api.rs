@@ -160,7 +160,11 @@ fn a_decision_counts_once() {
         let again = home.ask("POST", &path(&call, verb), Some("{}"));
         assert_eq!(again.status, 409, "{verb} again: {}", again.body);
     }
-    let row = home.json(&format!("/api/tool-calls/{call}"));
+    // The client has its answer before that is on record.
+    let row = eventually("the answer is on record", || {
+        let row = home.json(&format!("/api/tool-calls/{call}"));
+        row["outcome"].is_string().then_some(row)
+    });
     assert_eq!(
         (row["approved_by"].as_str(), row["decision"].as_str()),
         (Some("dashboard"), Some("approved"))
