@@ -88,6 +88,11 @@ pub(crate) fn example(package: &str, name: &str, feature: &str, profile: &str) -
     build(package, &["--example", name, "--features", feature], profile)
 }
 
+/// The same, without a feature.
+pub(crate) fn plain_example(package: &str, name: &str, profile: &str) -> Result<()> {
+    build(package, &["--example", name], profile)
+}
+
 /// The binary for the guest: as `cargo test` builds it, so that nothing is built twice, but without its debug information,
 /// which is most of it. Built once in a run: what cargo links then takes the place of the one that tests start.
 pub(crate) fn for_guest() -> Result<PathBuf> {

@@ -87,10 +87,10 @@ const fn programs(series: Series, options: &'static [&'static str]) -> Boot {
 /// Those of the programs' own tests that show the other side of 6.2, before which a task's storage can fail to answer. The
 /// rest is on 6.1; and other kernels' verifiers judge the programs when the daemon loads them.
 const OF_STORAGE: &[&str] =
-    &["--filter", "running-processes,share-for-each,told-or-lost,leaves-no-moment,outbound-names"];
+    &["--filter", "running-processes,share-for-each,told-or-lost,leaves-no-moment,outbound-names-are-held"];
 
 /// Each kernel sends what is connected and sent by way of its own code, past the programs that send it elsewhere.
-const OUTBOUND: &[&str] = &["--filter", "outbound-names"];
+const OUTBOUND: &[&str] = &["--filter", "outbound-names-are-held"];
 
 /// What holds without eBPF is Landlock's, and each kernel's Landlock has more than the one before.
 const fn no_bpf(series: Series) -> Boot {

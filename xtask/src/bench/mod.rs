@@ -1,7 +1,9 @@
-//! `bench`: what enforcement, interception, the LLM workers and redaction cost, measured where the figures are exact or at least comparable.
+//! `bench`: what enforcement, interception, outbound names, the LLM workers and redaction cost, measured where the figures are exact or at least comparable.
 
 mod classify;
+mod compared;
 mod doors;
+mod egress;
 mod figures;
 mod kernel;
 mod launch;
@@ -33,6 +35,7 @@ pub(crate) struct Args {
 enum What {
     Classify(classify::Args),
     Doors(doors::Args),
+    Egress(egress::Args),
     Kernel(kernel::Args),
     Launch(launch::Args),
     Llm(llm::Args),
@@ -48,6 +51,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     match &args.what {
         What::Classify(args) => classify::run(args),
         What::Doors(args) => doors::run(args),
+        What::Egress(args) => egress::run(args),
         What::Kernel(args) => kernel::run(args),
         What::Launch(args) => launch::run(args),
         What::Llm(args) => llm::run(args),

@@ -3,11 +3,11 @@
 use super::client::Http;
 use super::served::{self, Program, User, free_port};
 use super::{Bench, Way, in_memory, on_disk};
-use crate::report::{quietly, say, step};
+use crate::bench::compared;
+use crate::report::say;
 use anyhow::{Context, Result};
-use ringfence_ebpf_build::cache_dir;
 use std::fs::{self, File};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 /// From PyPI.
@@ -104,7 +104,7 @@ fn said(dir: &Path) -> String {
 
 /// LiteLLM's proxy, without a database, telemetry, or its list of prices from the network.
 fn litellm(dir: &Path, url: &str) -> Result<(Program, u16)> {
-    let place = installed_litellm()?;
+    let place = compared::from_pypi(LITELLM, "LiteLLM")?;
     let (config, port) = (dir.join("litellm.yaml"), free_port()?);
     fs::write(
         &config,
@@ -120,7 +120,7 @@ fn litellm(dir: &Path, url: &str) -> Result<(Program, u16)> {
 }
 
 fn portkey(dir: &Path) -> Result<(Program, u16)> {
-    let place = installed_portkey()?;
+    let place = compared::from_npm(PORTKEY, "Portkey")?;
     let port = free_port()?;
     let mut command = Command::new("node");
     command.arg("node_modules/@portkey-ai/gateway/build/start-server.js");
@@ -133,35 +133,4 @@ fn quiet<'c>(command: &'c mut Command, dir: &Path, log: &str) -> Result<&'c mut 
     let log = File::create(dir.join(log))?;
     command.env("HOME", dir).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
     Ok(command)
-}
-
-fn installed_litellm() -> Result<PathBuf> {
-    let place = cache_dir().join(LITELLM.replace("[proxy]==", "-"));
-    installed(&place, "LiteLLM", |place| {
-        quietly(Command::new("python3").args(["-m", "venv", "--clear"]).arg(place))?;
-        let pip = ["install", "--quiet", "--disable-pip-version-check", LITELLM];
-        quietly(Command::new(place.join("bin/pip")).args(pip)).map(drop)
-    })
-}
-
-fn installed_portkey() -> Result<PathBuf> {
-    let place = cache_dir().join(PORTKEY.trim_start_matches('@').replace(['@', '/'], "-"));
-    installed(&place, "Portkey", |place| {
-        fs::create_dir_all(place)?;
-        let npm = ["install", "--ignore-scripts", "--no-audit", "--no-fund", "--prefix"];
-        quietly(Command::new("npm").args(npm).arg(place).arg(PORTKEY)).map(drop)
-    })
-}
-
-/// A folder of the cache; what is in it is installed where it is not there yet.
-fn installed(place: &Path, what: &str, install: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
-    // Written last: a folder without it was broken off.
-    let whole = place.join("whole");
-    if !whole.is_file() {
-        step(&format!("installing {what}, which is compared with"), || {
-            install(place)?;
-            fs::write(&whole, "").with_context(|| format!("cannot write {}", whole.display()))
-        })?;
-    }
-    Ok(place.to_owned())
 }

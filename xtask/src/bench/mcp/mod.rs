@@ -3,19 +3,19 @@
 mod store;
 mod way;
 
+use super::compared;
 use super::{
     figures::{self, Spread, Table},
     place::OneProcessor,
 };
 use crate::build;
 use crate::paths::target;
-use crate::report::{quietly, say, step};
+use crate::report::say;
 use crate::setup;
 use anyhow::{Context, Result, bail};
-use ringfence_ebpf_build::cache_dir;
 use serde_json::json;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use way::{Peer, Way};
 
@@ -133,29 +133,10 @@ fn ways(ringfence: &Path, echo: &Path, dir: &Path, args: &Args) -> Result<Vec<Wa
         Way::new("floor", &[&floor, &format!("{copy}.chain"), &echo], 1),
     ];
     if !args.without_fastmcp {
-        let python = fastmcp()?;
+        let python = compared::from_pypi(FASTMCP, "FastMCP")?.join("bin/python");
         ways.push(Way::new("FastMCP", &[&python.display().to_string(), "-c", PROXY, &echo], 10));
     }
     Ok(ways)
-}
-
-/// The interpreter of a folder in the cache that has FastMCP; made where it is not there yet.
-fn fastmcp() -> Result<PathBuf> {
-    let place = cache_dir().join(FASTMCP.replace("==", "-"));
-    let python = place.join("bin/python");
-    let works = |python: &Path| {
-        Command::new(python).args(["-c", "import fastmcp"]).output().is_ok_and(|o| o.status.success())
-    };
-    if !works(&python) {
-        step("installing FastMCP, the proxy that is compared with", || {
-            quietly(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&place))?;
-            quietly(Command::new(&python).args(["-m", "pip", "install", "--quiet", FASTMCP]))
-        })?;
-    }
-    if !works(&python) {
-        bail!("{FASTMCP} was installed to {}, but cannot be imported", place.display());
-    }
-    Ok(python)
 }
 
 /// What a call takes, in two settings beside each other.
