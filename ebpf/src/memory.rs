@@ -154,6 +154,34 @@ pub unsafe fn add(counter: *mut u64, value: u64) {
     };
 }
 
+/// The same; what it was before.
+///
+/// # Safety
+/// As for [`add`].
+#[inline(always)]
+pub unsafe fn fetch_add(counter: *mut u64, mut value: u64) -> u64 {
+    // SAFETY: one atomic addition, valid by the caller's promise.
+    unsafe {
+        core::arch::asm!(
+            "{1} = atomic_fetch_add((u64 *)({0} + 0), {1})", in(reg) counter, inout(reg) value, options(nostack)
+        )
+    };
+    value
+}
+
+/// Puts a value in the place of another, which it returns; other CPUs do that as well.
+///
+/// # Safety
+/// `place` must point at an aligned u64 in a map's value.
+#[inline(always)]
+pub unsafe fn exchange(place: *mut u64, mut value: u64) -> u64 {
+    // SAFETY: one atomic exchange, valid by the caller's promise.
+    unsafe {
+        core::arch::asm!("{1} = xchg_64({0} + 0, {1})", in(reg) place, inout(reg) value, options(nostack))
+    };
+    value
+}
+
 /// Calls `step` with its number and `context` until it returns 1, at most `times`. The verifier looks at a step once,
 /// whatever `times` is; a plain loop it walks through.
 ///

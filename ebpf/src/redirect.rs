@@ -9,7 +9,9 @@ use aya_ebpf::helpers::generated::{bpf_get_current_task, bpf_get_current_uid_gid
 use aya_ebpf::helpers::{bpf_get_current_pid_tgid, bpf_get_current_task_btf};
 use aya_ebpf::macros::lsm;
 use aya_ebpf::programs::LsmContext;
-use ringfence_common::egress::{BLOCK_MASK, DNS_PORT, FlowKey, Judged, Redirect, RedirectedFlow};
+use ringfence_common::egress::{
+    BLOCK_MASK, DNS_PORT, FLOWS_EACH, FlowKey, Judged, Redirect, RedirectedFlow, block_index,
+};
 use ringfence_common::event::{fixed, rule};
 use ringfence_common::net::ALLOW;
 use ringfence_common::policy::{RECORD_NET, container_index};
@@ -17,11 +19,11 @@ use ringfence_common::task::Task;
 
 use crate::emit::{EACCES, finish, refuse, wants_record};
 use crate::globals::{SK_ADDR4, SK_DADDR4, SK_DPORT, SK_PORT, TASK_LEADER, TASK_START, get};
-use crate::memory::{fetch, load, put};
+use crate::memory::{exchange, fetch, fetch_add, load, put};
 use crate::net::{begin_address, judge_taken, look_up_nameserver};
 use crate::received::ENOMEM;
 use crate::socket::{Address, LOOPBACK4, SOCK_STREAM, Socket};
-use crate::storage::{CALLS, FLOWS, JUDGED, REDIRECTED, REDIRECTS};
+use crate::storage::{CALLS, FLOWS, JUDGED, REDIRECTED, REDIRECTS, TURNS, UNTAKEN};
 
 /// Judges an address that a task connects or sends to. `controls`: with control data, which may choose the interface.
 ///
@@ -149,7 +151,8 @@ pub unsafe extern "C" fn note(task: *mut Task, high: u64, low: u64, port: u64) -
                 uid: bpf_get_current_uid_gid() as u32,
                 address: address.ip4(),
                 port: address.port,
-                reserved: [0; 3],
+                reserved: 0,
+                slot: 0,
             },
             address: [high, low],
             port: address.port,
@@ -208,6 +211,33 @@ unsafe fn forget(socket: &Socket) {
     }
 }
 
+/// Keeps a flow until somebody asks about it, or as many others of its block have come since.
+///
+/// The key is in [`FLOWS`] before it is in [`UNTAKEN`], and what it displaces there goes: so nothing stays in the one that is not in
+/// the other, whatever other CPUs do in between. A key that came again has another slot, and is not what the one of before displaces.
+#[inline(always)]
+unsafe fn keep(key: &FlowKey, flow: &RedirectedFlow) {
+    // SAFETY: the values of maps; the two halves of a key are one number.
+    unsafe {
+        let block = block_index(u32::from_be(flow.address));
+        let Some(turns) = TURNS.get_ptr_mut(block as u32) else { return };
+        let turn = fetch_add(turns, 1) as usize;
+        let slot = (block * FLOWS_EACH + (turn & (FLOWS_EACH - 1))) as u32;
+        let Some(place) = UNTAKEN.get_ptr_mut(slot) else { return };
+        if FLOWS.insert(key, &RedirectedFlow { slot, ..*flow }, 0).is_err() {
+            return; // no memory: its connection is closed
+        }
+        let number = core::mem::transmute::<FlowKey, u64>(*key);
+        let before = core::mem::transmute::<u64, FlowKey>(exchange(place, number));
+        if let Some(oldest) = FLOWS.get(&before)
+            && oldest.slot == slot
+            && before != *key
+        {
+            let _ = FLOWS.remove(&before);
+        }
+    }
+}
+
 /// A connection that this host made is established; whoever listens does not know of it yet. Where it was sent to a worker,
 /// the core can say from now on whose it is. Any other at its place, of whomever, is nobody's.
 #[lsm(hook = "inet_conn_established")]
@@ -215,14 +245,13 @@ pub fn inet_conn_established(ctx: LsmContext) -> i32 {
     // SAFETY: typed loads from the hook's argument, and the values of maps.
     unsafe {
         let sk: *const u8 = ctx.arg(0);
-        if load::<u32>(sk, get(&SK_DADDR4)) != LOOPBACK4 {
+        if load::<u32>(sk, get(&SK_DADDR4)) != LOOPBACK4 || load::<u32>(sk, get(&SK_ADDR4)) != LOOPBACK4 {
             return 0;
         }
         let to_port: u16 = load(sk, get(&SK_DPORT));
         let socket = Socket { sk, family: 0, kind: SOCK_STREAM };
         let key = FlowKey {
-            netns: socket.netns(),
-            from: load(sk, get(&SK_ADDR4)),
+            netns: socket.netns() as u32,
             from_port: load::<u16>(sk, get(&SK_PORT)).to_be(),
             to_port,
         };
@@ -232,7 +261,7 @@ pub fn inet_conn_established(ctx: LsmContext) -> i32 {
             && fetch(&raw const (*entry).target) == to_port
         {
             // It stays with the socket until that is connected again: while the programs are replaced, both come by here.
-            let _ = FLOWS.insert(&key, &(*entry).flow, 0);
+            keep(&key, &(*entry).flow);
         } else {
             let _ = FLOWS.remove(&key);
         }

@@ -8,7 +8,7 @@ use aya_ebpf::macros::{btf_map, map};
 use aya_ebpf::maps::lpm_trie::LpmTrie;
 use aya_ebpf::maps::{Array, HashMap, LruHashMap, RingBuf};
 use ringfence_common::egress::{
-    FlowKey, Judged, MAX_FLOWS, PORT_WORDS, Redirect, Redirected, RedirectedFlow,
+    BLOCKS, FLOWS_EACH, FlowKey, Judged, PORT_WORDS, Redirect, Redirected, RedirectedFlow,
 };
 use ringfence_common::enroll::{Listed, Outcome};
 use ringfence_common::event::{FOLDED_EACH, Folding, Repeat, RepeatKey};
@@ -283,9 +283,18 @@ pub static REDIRECTS: Array<Redirect> = Array::with_max_entries(MAX_CONTAINERS a
 #[map]
 pub static PORTS: Array<u64> = Array::with_max_entries(PORT_WORDS as u32, MMAPABLE);
 
-/// Connections to egress workers that nobody has asked about yet.
+/// Connections to egress workers that nobody has asked about yet. It has room for all that [`UNTAKEN`] names.
 #[map]
-pub static FLOWS: LruHashMap<FlowKey, RedirectedFlow> = LruHashMap::with_max_entries(MAX_FLOWS as u32, 0);
+pub static FLOWS: HashMap<FlowKey, RedirectedFlow> =
+    HashMap::with_max_entries((BLOCKS * FLOWS_EACH) as u32, NO_PREALLOC);
+
+/// The keys of the last flows of each block, whether they were taken or not, as one number each.
+#[map]
+pub static UNTAKEN: Array<u64> = Array::with_max_entries((BLOCKS * FLOWS_EACH) as u32, 0);
+
+/// How many flows each block has had.
+#[map]
+pub static TURNS: Array<u64> = Array::with_max_entries(BLOCKS as u32, 0);
 
 /// Processes to take in, by process id.
 #[map]

@@ -181,15 +181,29 @@ struct Shared {
 
 impl Flows {
     /// Whose a connection is that the TCP socket of a container's worker accepted; `peer` is its other end, as accept(2) has
-    /// it. Only once for each connection. `None`: no task of the container made it, or too many others have come since.
+    /// it. Only once for each connection. `None`: no task of the container made it, or as many others of the container's as
+    /// [`FLOWS_EACH`](ringfence_common::egress::FLOWS_EACH) have come since, or it comes from another address than 127.0.0.1.
     ///
     /// # Errors
     /// The kernel does not say.
     pub fn take(&self, container: ContainerId, peer: SocketAddrV4) -> io::Result<Option<Flow>> {
-        let Some((netns, tcp)) = self.0.listener(container) else { return Ok(None) };
-        let key = key(netns, peer, tcp);
+        let Some((netns, tcp)) = self.0.listener(container).filter(|_| *peer.ip() == Ipv4Addr::LOCALHOST)
+        else {
+            return Ok(None);
+        };
+        let key = key(netns, peer.port(), tcp);
         let found = sys::take::<KEY_WORDS, FLOW_WORDS>(self.0.flows.fd().as_fd(), &key)?;
         Ok(found.and_then(|words| flow(&words, container)))
+    }
+}
+
+#[cfg(test)]
+impl Flows {
+    /// How many are there.
+    pub(crate) fn untaken(&self) -> usize {
+        let map = aya::maps::Map::HashMap(MapData::from_id(self.0.flows.info().unwrap().id()).unwrap());
+        let map = aya::maps::HashMap::<_, [u64; KEY_WORDS], [u64; FLOW_WORDS]>::try_from(map).unwrap();
+        map.keys().filter(Result::is_ok).count()
     }
 }
 
@@ -236,11 +250,12 @@ fn ports(entry: &[u64; WORDS_EACH]) -> impl Iterator<Item = u16> {
 }
 
 /// The bytes of a [`FlowKey`], as integers. `to_port` is in network byte order.
-fn key(netns: u64, peer: SocketAddrV4, to_port: u16) -> [u64; KEY_WORDS] {
-    let [a, b, c, d] = peer.ip().octets();
-    let [from_high, from_low] = peer.port().to_be_bytes();
+fn key(netns: u64, from_port: u16, to_port: u16) -> [u64; KEY_WORDS] {
+    // The low half.
+    let [a, b, c, d] = (netns as u32).to_ne_bytes();
+    let [from_high, from_low] = from_port.to_be_bytes();
     let [to_high, to_low] = to_port.to_ne_bytes();
-    [netns, u64::from_ne_bytes([a, b, c, d, from_high, from_low, to_high, to_low])]
+    [u64::from_ne_bytes([a, b, c, d, from_high, from_low, to_high, to_low])]
 }
 
 /// A [`RedirectedFlow`] of the container's.
@@ -302,9 +317,8 @@ mod tests {
             assert_eq!(written[at..][..2], port.to_be_bytes());
         }
 
-        let written = bytes(key(9, SocketAddrV4::new(Ipv4Addr::new(127, 0, 0, 2), 4711), 443u16.to_be()));
-        assert_eq!(written[offset_of!(FlowKey, netns)..][..8], 9u64.to_ne_bytes());
-        assert_eq!(written[offset_of!(FlowKey, from)..][..4], [127, 0, 0, 2]);
+        let written = bytes(key(7 << 32 | 9, 4711, 443u16.to_be()));
+        assert_eq!(written[offset_of!(FlowKey, netns)..][..4], 9u32.to_ne_bytes());
         assert_eq!(written[offset_of!(FlowKey, from_port)..][..2], 4711u16.to_be_bytes());
         assert_eq!(written[offset_of!(FlowKey, to_port)..][..2], 443u16.to_be_bytes());
     }

@@ -64,7 +64,7 @@ const MAPS: [(&str, u32, usize, usize, Option<usize>); 21] = [
     ("LISTENERS", 24, 4, size_of::<u64>(), None),
     ("REDIRECTED", 24, 4, size_of::<Redirected>(), None),
     ("JUDGED", 1, 8, size_of::<Judged>(), None),
-    ("FLOWS", 9, size_of::<FlowKey>(), size_of::<RedirectedFlow>(), None),
+    ("FLOWS", 1, size_of::<FlowKey>(), size_of::<RedirectedFlow>(), None),
 ];
 
 /// Why the kernel side cannot be brought up. Nothing that was in force before is taken away.

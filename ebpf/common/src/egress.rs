@@ -74,7 +74,9 @@ pub struct RedirectedFlow {
     /// The port, network byte order.
     pub port: u16,
     /// Room.
-    pub reserved: [u16; 3],
+    pub reserved: u16,
+    /// In the map `FLOWS`: where its key is in the map `UNTAKEN`.
+    pub slot: u32,
 }
 
 /// What a task's system call was let go to by an LSM program because a program of cgroups sends it elsewhere, in the map `JUDGED`
@@ -111,24 +113,34 @@ pub struct Redirected {
     pub reserved: u32,
 }
 
-/// Key of the map `FLOWS`: one end of a connection to a worker's TCP socket, the other being `127.0.0.1`. Two connections
-/// of one time differ in it, and a new one that is established takes out what an old one left.
+/// Key of the map `FLOWS`: a connection from `127.0.0.1` to a worker's TCP socket there. (Who comes from another address of loopback
+/// bound one, and is nobody's to the worker.) Two connections of one time differ in it, and a new one that is established takes out
+/// what an old one left. It is 8 bytes, so that one instruction exchanges it for another.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FlowKey {
-    /// The cookie of the network namespace.
-    pub netns: u64,
-    /// The address that the connection comes from, network byte order.
-    pub from: u32,
-    /// Its port, network byte order.
+    /// The low half of the cookie of the network namespace. Cookies are counted up: two of one time have different halves, and a flow is
+    /// its container's alone in any case.
+    pub netns: u32,
+    /// The port that the connection comes from, network byte order.
     pub from_port: u16,
     /// The port that it goes to, network byte order.
     pub to_port: u16,
 }
 
-/// Most flows that nobody took yet; the oldest is forgotten, and its connection then closed. More than one container has ports for
-/// (28,232 that the kernel chooses).
-pub const MAX_FLOWS: usize = 1 << 16;
+/// Blocks in [`NETWORK`].
+pub const BLOCKS: usize = 1 << 9;
+/// Most flows of one block that nobody took yet: then its own oldest is forgotten, whose connection is closed, and nobody else's.
+/// A power of two. More than can wait for an answer in a listening socket and in a worker (`WAITING` in the core, `MOST_ASKING` in the
+/// worker), so that none is forgotten that somebody will ask about.
+pub const FLOWS_EACH: usize = 1 << 10;
+
+/// Which block an address (host byte order) of [`NETWORK`] is of: less than [`BLOCKS`].
+#[inline(always)]
+#[must_use]
+pub const fn block_index(address: u32) -> usize {
+    ((address & !NETWORK_MASK) >> 8) as usize
+}
 
 /// Whether an address (host byte order) is of [`NETWORK`].
 #[inline(always)]
@@ -141,4 +153,4 @@ const _: () = assert!(size_of::<Redirect>() == 32);
 const _: () = assert!(size_of::<RedirectedFlow>() == 48);
 const _: () = assert!(size_of::<Redirected>() == 80);
 const _: () = assert!(size_of::<Judged>() == 72);
-const _: () = assert!(size_of::<FlowKey>() == 16);
+const _: () = assert!(size_of::<FlowKey>() == 8);

@@ -6,7 +6,10 @@ mod sockets;
 
 use super::vm::{self, fresh};
 use crate::*;
-use ringfence_common::policy::{RECORD_NET, axis};
+use ringfence_common::{
+    egress::FLOWS_EACH,
+    policy::{RECORD_NET, axis},
+};
 use ringfence_policy::compiled::{CompiledPolicy, NetRule};
 use ringfence_wire::egress::{NameRule, Names};
 use std::{
@@ -92,6 +95,12 @@ impl Worker {
             dns_tcp: self.dns_tcp.as_fd(),
             dns6: Some([self.dns6_udp.as_fd(), self.dns6_tcp.as_fd()]),
         }
+    }
+
+    /// Accepts and never asks whose a connection is.
+    fn accept_all(&self) {
+        let tcp = self.tcp.try_clone().unwrap();
+        thread::spawn(move || tcp.incoming().for_each(drop));
     }
 
     /// Its datagram sockets are closed, soon.
@@ -278,6 +287,7 @@ fn outbound_names_are_held() {
     resolver::nothing_leaves_the_machine(&mut kernel);
     names::addresses_of_names_lead_to_the_worker(&mut kernel);
     names::a_connection_is_whose_it_is(&mut kernel);
+    names::connections_that_nobody_asks_about_push_out_none_of_others(&mut kernel);
     names::without_names_nothing_changes(&mut kernel);
     sockets::sockets_of_others(&mut kernel);
     sockets::a_worker_that_is_gone(&mut kernel);

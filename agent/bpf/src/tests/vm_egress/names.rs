@@ -136,8 +136,9 @@ pub(super) fn a_connection_is_whose_it_is(kernel: &mut Kernel) {
                 "x = sock(); x.setsockopt(1, 2, 1); x.bind(('0.0.0.0', 4711)); x.connect(('198.18.3.2', 443)); reached(x, '198.18.3.2', 443)",
                 "ok",
             ),
+            // From another address than 127.0.0.1: a worker does not ask whose that is.
             case(
-                "x = sock(); x.bind(('127.0.0.2', 4712)); x.connect(('198.18.3.2', 25)); reached(x, '198.18.3.2', 25)",
+                "x = sock(); x.bind(('127.0.0.2', 4712)); x.connect(('198.18.3.2', 25)); closed_without_a_flow(x)",
                 "ok",
             ),
             // Connections of one time, each its own.
@@ -173,6 +174,57 @@ pub(super) fn a_connection_is_whose_it_is(kernel: &mut Kernel) {
     assert_eq!(flows.take(other, peer(4722)).unwrap(), None);
     assert!(flows.take(id, peer(4722)).unwrap().is_some());
     kernel.release(other).unwrap();
+}
+
+/// A connection that is over at once, and that nobody asks about, from this port; 0: from any.
+fn left(to: &str, port: u16) -> String {
+    format!(
+        "x = sock(); x.setsockopt(1, 13, struct.pack('<ii', 1, 0)); x.bind(('127.0.0.1', {port})); x.connect(('{to}', 443)); x.close()"
+    )
+}
+
+pub(super) fn connections_that_nobody_asks_about_push_out_none_of_others(kernel: &mut Kernel) {
+    let quiet = |kernel: &mut Kernel, block: Ipv4Addr, first: &str| {
+        let anywhere = net("::ffff:127.0.0.1", 128, None, true);
+        let id = kernel.create_container(0).unwrap();
+        kernel
+            .install(id, &policy(true, vec![grant(&format!("::ffff:{first}"), Some(443)), anywhere]))
+            .unwrap();
+        let worker = Worker::new();
+        kernel.set_redirect(id, Some(&worker.listeners(block))).unwrap();
+        worker.accept_all();
+        (id, worker)
+    };
+    let (victim, _its) = quiet(kernel, [198, 18, 5, 0].into(), "198.18.5.1");
+    let (greedy, _its) = quiet(kernel, [198, 18, 6, 0].into(), "198.18.6.1");
+    let flows = kernel.flows();
+    let is_there = |id, port| {
+        let peer = std::net::SocketAddrV4::new(Ipv4Addr::LOCALHOST, port);
+        flows.take(id, peer).unwrap().is_some()
+    };
+    inside(kernel, victim, &[(left("198.18.5.1", 4730), "ok")]);
+    let many = |count: usize| {
+        let each = left("198.18.6.1", 0).replace("; ", "\n    ");
+        (format!("for n in range({count}):\n    {each}"), "ok")
+    };
+    let before = flows.untaken();
+    let cases = [(left("198.18.6.1", 4740), "ok"), (left("198.18.6.1", 4741), "ok"), many(FLOWS_EACH - 1)];
+    inside(kernel, greedy, &cases);
+    assert!(is_there(greedy, 4741), "its own last ones are kept");
+    assert!(!is_there(greedy, 4740), "and no more of them");
+    inside(kernel, greedy, &[many(3 * FLOWS_EACH)]);
+    let more = flows.untaken() - before;
+    assert!(more <= FLOWS_EACH && more > FLOWS_EACH / 2, "{more}: nothing is left behind");
+    assert!(is_there(victim, 4730), "nobody else's is forgotten for that");
+    // A port that is used again is not forgotten with the connection of before.
+    let again =
+        [(left("198.18.6.1", 4742), "ok"), many(FLOWS_EACH - 2), (left("198.18.6.1", 4742), "ok"), many(9)];
+    inside(kernel, greedy, &again);
+    assert!(is_there(greedy, 4742));
+    assert!(flows.untaken() - before <= FLOWS_EACH);
+    for id in [victim, greedy] {
+        kernel.release(id).unwrap();
+    }
 }
 
 pub(super) fn without_names_nothing_changes(kernel: &mut Kernel) {
