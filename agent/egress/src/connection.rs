@@ -13,6 +13,7 @@ mod head;
 use crate::{
     dial::{self, NoServer, Server},
     held::Held,
+    link::Unanswered,
     pass::{Cut, Pass, Terms},
     refusal::{Refusal, reset},
     worker::{Passing, Policy, Worker},
@@ -28,7 +29,10 @@ use std::{
     rc::Rc,
     time::Instant,
 };
-use tokio::{net::TcpStream, sync::Notify};
+use tokio::{
+    net::TcpStream,
+    sync::{Notify, OwnedSemaphorePermit},
+};
 
 /// A connection, as far as it is known.
 struct Connection<'a> {
@@ -57,16 +61,27 @@ struct Opened<'a> {
     head: Head<'a>,
 }
 
-/// Serves a connection until it is over.
-pub(crate) async fn serve(worker: Rc<Worker>, client: TcpStream, from: SocketAddr) {
-    let (began, at) = (Instant::now(), now_micros());
-    let _ = client.set_nodelay(true);
-    let _ = sockopt::set_socket_oobinline(&client, true);
-    let flow = match from.ip() {
+/// Whose a connection is.
+async fn whose(worker: &Worker, from: SocketAddr) -> Result<Option<Flow>, Unanswered> {
+    match from.ip() {
         // Sockets that were redirected come from there, unless they were bound to another address before.
         IpAddr::V4(Ipv4Addr::LOCALHOST) => worker.link.who_is(from.port()).await,
         _ => Ok(None),
-    };
+    }
+}
+
+/// Serves a connection until it is over. `asks`: its place among those of which is not known yet whose they are.
+pub(crate) async fn serve(
+    worker: Rc<Worker>,
+    client: TcpStream,
+    from: SocketAddr,
+    asks: OwnedSemaphorePermit,
+) {
+    let (began, at) = (Instant::now(), now_micros());
+    let _ = client.set_nodelay(true);
+    let _ = sockopt::set_socket_oobinline(&client, true);
+    let flow = whose(&worker, from).await;
+    drop(asks);
     let flow = match flow {
         Ok(Some(flow)) => flow,
         // Not a governed task's, and nothing of its container's; or nobody can tell.
@@ -105,8 +120,9 @@ pub(crate) async fn serve(worker: Rc<Worker>, client: TcpStream, from: SocketAdd
     }
 }
 
-/// Puts a connection on record for which there is no room: nobody asks whose it is.
-pub(crate) fn full(worker: &Worker) {
+/// Puts a connection on record for which there is no room, and closes it. It is asked whose it is for that alone that the kernel does
+/// not keep what nobody asks about, and before it is closed: another may have its port then.
+pub(crate) async fn full(worker: &Worker, client: TcpStream, from: SocketAddr) {
     let record = EgressRecord::Connection {
         name: String::new(),
         port: 0,
@@ -121,6 +137,8 @@ pub(crate) fn full(worker: &Worker) {
         rule: None,
     };
     worker.records.connection(now_micros(), None, record, Instant::now());
+    let _ = whose(worker, from).await;
+    reset(client);
 }
 
 impl<'a> Connection<'a> {

@@ -33,6 +33,8 @@ pub(crate) struct Line {
     line: Option<UnixStream>,
     sending: Sending,
     pause: Duration,
+    /// What the operator was told is wrong with it.
+    complaint: Option<String>,
 }
 
 /// A frame of which a part may be sent: the rest goes before anything else, whatever was done in between.
@@ -52,17 +54,18 @@ enum Heard {
 
 impl Line {
     pub(crate) fn new(worker: Rc<Worker>, next: mpsc::Receiver<OwnedFd>) -> Self {
-        Self { worker, next, line: None, sending: Sending::default(), pause: FIRST_PAUSE }
+        let sending = Sending::default();
+        Self { worker, next, line: None, sending, pause: FIRST_PAUSE, complaint: None }
     }
 
     /// Sends what is put on record, until the core is gone.
     pub(crate) async fn run(&mut self) {
         loop {
-            let Self { worker, next, line, sending, pause } = self;
+            let Self { worker, next, line, sending, pause, complaint } = self;
             let heard = match line {
                 Some(line) => tokio::select! {
                     next = next.recv() => Heard::Line(next),
-                    error = talk(worker, line, sending) => Heard::Broken(error),
+                    error = talk(worker, line, sending, complaint) => Heard::Broken(error),
                 },
                 None => tokio::select! {
                     next = next.recv() => Heard::Line(next),
@@ -92,7 +95,8 @@ impl Line {
                                 .rev()
                                 .find(|end| what.is_char_boundary(*end));
                             let what = what.get(..end.unwrap_or(0)).unwrap_or_default().to_owned();
-                            worker.link.say(FromEgress::Complaint(what));
+                            worker.link.say(FromEgress::Complaint(what.clone()));
+                            *complaint = Some(what);
                         }
                     }
                 }
@@ -134,9 +138,14 @@ fn opened(line: OwnedFd) -> Option<UnixStream> {
 }
 
 /// Says what there is to say until that fails.
-async fn talk(worker: &Worker, line: &mut UnixStream, sending: &mut Sending) -> Broken {
+async fn talk(
+    worker: &Worker,
+    line: &mut UnixStream,
+    sending: &mut Sending,
+    complaint: &mut Option<String>,
+) -> Broken {
     let mut answer = Answer::default();
-    let error = exchange(worker, line, sending, &mut answer).await;
+    let error = exchange(worker, line, sending, &mut answer, complaint).await;
     answer.judge(error)
 }
 
@@ -145,6 +154,7 @@ async fn exchange(
     line: &mut UnixStream,
     sending: &mut Sending,
     answer: &mut Answer,
+    complaint: &mut Option<String>,
 ) -> io::Error {
     let (mut read, mut write) = line.split();
     let says = async {
@@ -163,7 +173,12 @@ async fn exchange(
         loop {
             match read.read(&mut heard).await {
                 Ok(0) => return io::ErrorKind::UnexpectedEof.into(),
-                Ok(count) => answer.add(heard.get(..count).unwrap_or_default()),
+                Ok(count) => {
+                    answer.add(heard.get(..count).unwrap_or_default());
+                    if let Some(what) = complaint.take_if(|_| answer.is_linked()) {
+                        worker.link.say(FromEgress::Over(what));
+                    }
+                }
                 Err(error) => return error,
             }
         }
@@ -198,12 +213,19 @@ impl Answer {
         self.0.extend_from_slice(bytes.get(..room.min(bytes.len())).unwrap_or_default());
     }
 
+    /// The first frame, once it is whole.
+    fn reply(&self) -> Option<serde_json::Result<McpReply>> {
+        let (length, rest) = self.0.split_at_checked(4)?;
+        let length = u32::from_be_bytes(length.try_into().ok()?);
+        rest.get(..usize::try_from(length).ok()?).map(serde_json::from_slice)
+    }
+
+    fn is_linked(&self) -> bool {
+        matches!(self.reply(), Some(Ok(McpReply::Linked)))
+    }
+
     fn judge(&self, error: io::Error) -> Broken {
-        let frame = self.0.split_at_checked(4).and_then(|(length, rest)| {
-            let length = u32::from_be_bytes(length.try_into().ok()?);
-            rest.get(..usize::try_from(length).ok()?)
-        });
-        match frame.map(serde_json::from_slice::<McpReply>) {
+        match self.reply() {
             Some(Ok(McpReply::Linked)) => Broken::Gone(error),
             Some(Ok(McpReply::Failed(failure))) => {
                 Broken::Refused(format!("the auditor says: {}", failure.error))

@@ -34,7 +34,8 @@ const CHUNK: usize = 16 << 10;
 struct First {
     line: Cell<bool>,
     counts: Cell<Option<EgressCounts>>,
-    complaints: RefCell<VecDeque<String>>,
+    /// And what is over of them.
+    complaints: RefCell<VecDeque<FromEgress>>,
     more: Notify,
 }
 
@@ -44,7 +45,7 @@ impl First {
             return Some(FromEgress::Line);
         }
         let complaint = self.complaints.borrow_mut().pop_front();
-        complaint.map(FromEgress::Complaint).or_else(|| self.counts.take().map(FromEgress::Counts))
+        complaint.or_else(|| self.counts.take().map(FromEgress::Counts))
     }
 }
 
@@ -70,7 +71,7 @@ impl Link {
         match message {
             FromEgress::Line => self.first.line.set(true),
             FromEgress::Counts(counts) => self.first.counts.set(Some(counts)),
-            FromEgress::Complaint(complaint) => {
+            complaint @ (FromEgress::Complaint(_) | FromEgress::Over(_)) => {
                 let mut complaints = self.first.complaints.borrow_mut();
                 if complaints.len() >= COMPLAINTS {
                     complaints.pop_front();

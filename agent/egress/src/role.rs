@@ -4,7 +4,6 @@ use crate::{
     confine, connection, dns,
     line::Line,
     link::{self, Link, Orders},
-    refusal::reset,
     worker::{MOST_LOOKUPS, Worker},
 };
 use nix::sys::{
@@ -15,7 +14,7 @@ use ringfence_base::{error::chain, precedence};
 use ringfence_names::block::NotABlock;
 use ringfence_wire::{
     conn::Conn,
-    egress::{EgressStart, FromEgress, MAX_ORDER, MAX_SENTENCE, ToEgress},
+    egress::{EgressStart, FromEgress, MAX_ORDER, MAX_SENTENCE, MOST_ASKING, ToEgress},
     frame::FrameError,
 };
 use std::{
@@ -27,10 +26,11 @@ use std::{
         unix::net::UnixStream,
     },
     rc::Rc,
+    sync::Arc,
     time::{Duration, Instant},
 };
 use tokio::{
-    sync::mpsc,
+    sync::{Semaphore, mpsc},
     task::{LocalSet, spawn_local},
     time::{interval, sleep},
 };
@@ -218,7 +218,10 @@ fn serve_sockets(worker: &Rc<Worker>, sockets: Sockets) -> io::Result<()> {
 
 async fn accept(worker: Rc<Worker>, listener: tokio::net::TcpListener) {
     let refused = Cell::new(None::<Instant>);
+    let asking = Arc::new(Semaphore::new(MOST_ASKING));
     loop {
+        // Those that wait in the socket are not forgotten, and the kernel knows no more of them than that.
+        let Ok(asks) = Arc::clone(&asking).acquire_owned().await else { return };
         let (client, from) = match listener.accept().await {
             Ok(accepted) => accepted,
             Err(error) => {
@@ -231,20 +234,19 @@ async fn accept(worker: Rc<Worker>, listener: tokio::net::TcpListener) {
             worker.count(|counts| {
                 (counts.connections, counts.refused) = (counts.connections + 1, counts.refused + 1)
             });
-            connection::full(&worker);
             complain(
                 &worker,
                 &refused,
                 "the container has as many connections as it may, and more are refused",
             );
-            reset(client);
+            connection::full(&worker, client, from).await;
             continue;
         }
         let open = Open::new(&worker);
         let worker = Rc::clone(&worker);
         spawn_local(async move {
             let _open = open;
-            connection::serve(worker, client, from).await;
+            connection::serve(worker, client, from, asks).await;
         });
     }
 }

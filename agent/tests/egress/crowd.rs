@@ -2,13 +2,14 @@
 
 use crate::{
     servers::Server,
-    support::{A, Core, local, wait_until},
+    support::{A, Core, PATIENCE, is_refused, local, wait_until},
 };
-use ringfence_wire::egress::FromEgress;
+use ringfence_wire::egress::{EgressCause, EgressOutcome, FromEgress, MOST_ASKING};
 use std::{
     io::{Read, Write},
     net::TcpStream,
     thread,
+    time::{Duration, Instant},
 };
 
 /// Bytes that differ from place to place.
@@ -67,6 +68,68 @@ fn bytes_go_through_whole_beside_many_connections_that_nobody_reads_from() {
     }
     let fds = || std::fs::read_dir(format!("/proc/{}/fd", core.pid())).unwrap().count();
     wait_until("pipes and sockets are given back", || fds() < 60);
+}
+
+/// The source ports that the core was asked about.
+fn asked(core: &Core) -> Vec<u16> {
+    let port = |said| if let FromEgress::WhoIs { port, .. } = said { Some(port) } else { None };
+    core.heard().into_iter().filter_map(port).collect()
+}
+
+#[test]
+fn a_connection_without_room_is_asked_about_before_it_is_closed() {
+    let server = Server::echo();
+    let rule = format!("tcp:localhost:{}", server.port);
+    // For 10 connections, beside all that a worker needs descriptors for.
+    let core = Core::start_limited(local(&[&rule]), false, true, Some(512 + 256 * 7 + 2 * 10));
+    let _line = core.line();
+    let address = core.ask("localhost", A).1.unwrap();
+    let goes_round = |mut stream: &TcpStream| {
+        let mut back = [0];
+        stream.write_all(b"x").is_ok() && stream.read(&mut back).is_ok_and(|count| count == 1)
+    };
+    let open: Vec<TcpStream> = (0..10)
+        .map(|_| {
+            let stream = core.connect(address, server.port);
+            assert!(goes_round(&stream), "the control");
+            stream
+        })
+        .collect();
+    let late = TcpStream::connect(core.tcp).unwrap();
+    late.set_read_timeout(Some(PATIENCE)).unwrap();
+    let port = late.local_addr().unwrap().port();
+    wait_until("it is asked about", || asked(&core).contains(&port));
+    core.rest(address, server.port);
+    assert!(is_refused(&late), "whoever it is");
+    core.recorded(EgressOutcome::Refused, Some(EgressCause::Full));
+    assert!(open.iter().all(goes_round));
+    drop(open);
+    wait_until("there is room again", || goes_round(&core.connect(address, server.port)));
+}
+
+#[test]
+fn no_more_connections_are_accepted_than_the_kernel_knows_whose_they_are() {
+    let more = 80;
+    // A question waits for 10 s: where this machine is too slow, once more.
+    for _ in 0..10 {
+        let core = Core::start(local(&["tcp:localhost:1"]));
+        let address = core.ask("localhost", A).1.unwrap();
+        let began = Instant::now();
+        // Nobody says whose they are.
+        let all: Vec<TcpStream> =
+            (0..MOST_ASKING + more).map(|_| TcpStream::connect(core.tcp).unwrap()).collect();
+        wait_until("so many are asked about", || asked(&core).len() >= MOST_ASKING);
+        thread::sleep(Duration::from_millis(500));
+        let found = asked(&core).len();
+        if began.elapsed() > Duration::from_secs(8) {
+            continue;
+        }
+        assert_eq!(found, MOST_ASKING);
+        core.rest(address, 2);
+        wait_until("and then the others", || asked(&core).len() == MOST_ASKING + more);
+        return drop(all);
+    }
+    panic!("it never took less than 8 s");
 }
 
 /// How much memory 10,000 connections take that rest. Ignored: it needs 20,000 descriptors, and as many

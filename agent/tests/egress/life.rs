@@ -2,14 +2,21 @@
 
 use crate::{
     servers::{Server, Tls},
-    support::{A, Core, TXT, is_refused, local, names, rest_of, say, wait_until},
+    support::{A, Core, PATIENCE, TXT, eventually, is_refused, local, names, rest_of, say, wait_until},
 };
-use ringfence_wire::egress::{
-    EgressCause, EgressOutcome, EgressRecord, FromEgress, NameOptions, NameOutcome, Names, ToEgress,
+use ringfence_wire::{
+    conn::Conn,
+    egress::{
+        EgressCause, EgressOutcome, EgressRecord, FromEgress, MAX_QUESTION, NameOptions, NameOutcome, Names,
+        ToEgress,
+    },
+    mcp::McpReply,
+    message::Failure,
 };
 use std::{
     io::{Read, Write},
     net::Ipv4Addr,
+    os::{fd::AsFd, unix::net::UnixStream},
 };
 
 /// A server that sends back what it is sent, and how it is granted.
@@ -203,6 +210,30 @@ fn records_wait_for_a_line_and_those_without_room_are_counted() {
     };
     wait_until("each is there or counted", || core.all_connections() as usize + lost() == 5000);
     assert!(core.connections().len() <= 4096);
+}
+
+#[test]
+fn a_complaint_about_the_line_is_over_when_there_is_one() {
+    let core = Core::start_mute(names(&["*.w.example"]), false);
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    Conn::new(core.link(), PATIENCE, MAX_QUESTION)
+        .send_with_descriptors(&ToEgress::Line, &[theirs.as_fd()])
+        .unwrap();
+    drop(theirs);
+    let mut auditor = Conn::new(ours, PATIENCE, MAX_QUESTION);
+    auditor.send(&McpReply::Failed(Failure::new("too many"))).unwrap();
+    drop(auditor);
+    let complaint = eventually("it complains", || {
+        core.heard().into_iter().find_map(|said| match said {
+            FromEgress::Complaint(why) => Some(why),
+            _ => None,
+        })
+    });
+    assert!(complaint.contains("too many"), "{complaint}");
+    let over = FromEgress::Over(complaint);
+    assert!(!core.heard().contains(&over));
+    let _line = core.line();
+    wait_until("it is over", || core.heard().contains(&over));
 }
 
 #[test]

@@ -7,7 +7,9 @@ use ringfence_wire::{
         Flow, FromEgress, MAX_QUESTION, MAX_REPORTS, NameOutcome, NameRule, Names, ToEgress,
     },
     frame::read_message,
+    mcp::McpReply,
 };
+use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use std::{
     collections::HashMap,
     fs::{self, File},
@@ -88,6 +90,16 @@ impl Core {
 
     /// The same, for a container whose network namespace is the host's or is not.
     pub(crate) fn start_in(names: Names, audit: bool, host_network: bool) -> Self {
+        Self::start_limited(names, audit, host_network, None)
+    }
+
+    /// The same, with a worker that may have so many descriptors.
+    pub(crate) fn start_limited(
+        names: Names,
+        audit: bool,
+        host_network: bool,
+        descriptors: Option<u64>,
+    ) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
         let (udp, dns) = (UdpSocket::bind("127.0.0.1:0").unwrap(), TcpListener::bind("127.0.0.1:0").unwrap());
@@ -101,6 +113,10 @@ impl Core {
             .env("RUST_LOG", "info")
             .spawn()
             .unwrap();
+        if descriptors.is_some() {
+            let pid = Pid::from_raw(worker.id().try_into().unwrap());
+            prlimit(pid, Resource::Nofile, Rlimit { current: descriptors, maximum: descriptors }).unwrap();
+        }
         let start = EgressStart {
             container: "0123456789ab".into(),
             profile: "tested".into(),
@@ -147,7 +163,7 @@ impl Core {
             .unwrap();
         let (mut hears, reports) = (ours.try_clone().unwrap(), Arc::clone(&self.reports));
         // As the auditor does it: once.
-        Conn::new(ours.try_clone().unwrap(), PATIENCE, 100).send(&"linked").unwrap();
+        Conn::new(ours.try_clone().unwrap(), PATIENCE, 100).send(&McpReply::Linked).unwrap();
         thread::spawn(move || {
             while let Ok(EgressReports { reports: more }) = read_message(&mut hears, MAX_REPORTS) {
                 assert!((1..=64).contains(&more.len()));

@@ -30,6 +30,8 @@ pub const REPORTS_AT_ONCE: usize = 64;
 pub const MAX_NAME: usize = 253;
 /// Most bytes of [`EgressRecord::Connection`]'s reason and of a [`FromEgress::Complaint`].
 pub const MAX_SENTENCE: usize = 500;
+/// Most connections of which a worker does not know yet whose they are: it accepts no more until it is told.
+pub const MOST_ASKING: usize = 384;
 /// Exact names that a container's block has addresses for.
 pub const MAX_EXACT_NAMES: usize = 127;
 
@@ -172,6 +174,8 @@ pub enum FromEgress {
     },
     /// What the operator should know. At most [`MAX_SENTENCE`] bytes; no name that an agent or a server chose is in it.
     Complaint(String),
+    /// What that complaint was about is over. The same words.
+    Over(String),
     /// What it is doing, for `ringfence status`. Unasked, when it changed, not more than once in a while.
     Counts(EgressCounts),
     /// The line to the auditor is gone: another, please.

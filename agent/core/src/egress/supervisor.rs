@@ -545,6 +545,10 @@ impl<'a> Session<'a> {
                 }
                 self.of.inner().complaint = Some(why);
             }
+            FromEgress::Over(what) => {
+                let mut inner = self.of.inner();
+                inner.complaint.take_if(|complaint| *complaint == printable_reason(&what));
+            }
             FromEgress::Counts(counts) => self.of.inner().counts = counts,
             FromEgress::Line => {
                 self.line_due = Some(Instant::now());
