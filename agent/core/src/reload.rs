@@ -75,7 +75,7 @@ impl<E: Enforcer> State<E> {
     }
 
     /// Whether the container has a new generation now.
-    fn reload_one(
+    pub(crate) fn reload_one(
         &mut self,
         id: ContainerId,
         tasks: &mut Tasks,

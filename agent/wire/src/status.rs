@@ -201,6 +201,9 @@ pub struct EgressProcess {
     pub last_exit: Option<String>,
     /// What is wrong: in the worker's own words while it runs.
     pub error: Option<String>,
+    /// Seconds until it is tried again by itself; none: nothing waits to be tried, or it would be in vain.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry_s: Option<u64>,
     /// What the worker says of itself, since it began.
     pub counts: EgressCounts,
 }

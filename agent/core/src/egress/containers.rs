@@ -4,7 +4,7 @@
 //! there, and the other way round at the end.
 
 use super::{
-    Egress, EgressError, EgressRecord, NetNamespace, Opener, Retry, Service, Whose, blocks::Block,
+    Egress, EgressError, EgressRecord, NetNamespace, Opener, PAUSES, Retry, Service, Whose, blocks::Block,
     sockets_of, tasks::Tasks,
 };
 use crate::{
@@ -124,6 +124,8 @@ pub(crate) enum Change {
         place: Option<(Arc<Block>, NetNamespace)>,
         /// Why.
         why: String,
+        /// Whether that may change without a word of the operator's.
+        again: bool,
     },
     /// It reaches none any more.
     Ended,
@@ -131,15 +133,19 @@ pub(crate) enum Change {
 
 impl Change {
     fn closed(place: Option<(Arc<Block>, NetNamespace)>, error: &EgressError) -> Self {
-        Self::Closed { place, why: chain(error) }
+        Self::Closed { place, why: chain(error), again: true }
     }
 
-    /// Why the container reaches none of its names, if that is so.
-    pub(crate) fn is_closed(&self) -> Option<&str> {
-        match self {
-            Self::Closed { why, .. } => Some(why),
-            _ => None,
-        }
+    /// Why the container reaches none of its names, if that is so, and what becomes of it.
+    pub(crate) fn is_closed(&self) -> Option<String> {
+        let Self::Closed { why, again, .. } = self else { return None };
+        let (first, longest) = (PAUSES.first.as_secs(), PAUSES.longest.as_secs());
+        Some(match again {
+            true => format!(
+                "{why}; it is tried again by itself, after {first} s and then after pauses of up to {longest} s"
+            ),
+            false => why.clone(),
+        })
     }
 }
 
@@ -237,7 +243,8 @@ impl<E: Enforcer> State<E> {
         let record = &container.record;
         let owner = self.owners.of(record.uid);
         if record.elsewhere {
-            return Change::closed(None, &EgressError::OtherNetwork(record.uid));
+            let why = chain(&EgressError::OtherNetwork(record.uid));
+            return Change::Closed { place: None, why, again: false };
         }
         // Before anything that takes long: who is given none may ask again and again.
         let block = match self.opener.take_block(owner) {
@@ -248,11 +255,12 @@ impl<E: Enforcer> State<E> {
         let task = match &container.first {
             Some(first) if alive(first.as_fd()) => first.as_fd(),
             _ => match tasks.take(self, record.kernel_id) {
-                Some(task) => {
+                Ok(Some(task)) => {
                     found = task;
                     found.as_fd()
                 }
-                None => return Change::closed(None, &EgressError::NoTask),
+                Ok(None) => return Change::closed(None, &EgressError::NoTask),
+                Err(error) => return Change::closed(None, &error),
             },
         };
         let netns = match NetNamespace::of(task) {
@@ -294,15 +302,31 @@ impl<E: Enforcer> State<E> {
                 container.record.egress = Some(service.record(names));
                 container.egress = Egress::Served(service);
             }
-            Change::Closed { place, why } => {
-                tracing::error!("container {}: {why}", container.record.id);
+            Change::Closed { place, why, again } => {
+                let now = Instant::now();
+                let before = match std::mem::take(&mut container.egress) {
+                    Egress::Closed { why, retry, .. } => Some((why, retry)),
+                    _ => None,
+                };
+                if before.as_ref().is_none_or(|(before, _)| *before != why) {
+                    tracing::error!("container {}: {why}", container.record.id);
+                }
+                let retry = again.then(|| match before {
+                    Some((_, Some(mut retry))) => {
+                        if retry.is_due(now) {
+                            retry.failed(now);
+                        }
+                        retry
+                    }
+                    _ => Retry::new(PAUSES, now),
+                });
                 container.record.egress = place.as_ref().map(|(block, netns)| EgressRecord {
                     block: block.net(),
                     netns: *netns,
                     names: names.clone(),
                 });
                 let block = place.map(|(block, _)| block);
-                container.egress = Egress::Closed { block, why, retry: Retry::new(Instant::now()) };
+                container.egress = Egress::Closed { block, why, retry };
             }
             Change::Ended => {
                 container.record.egress = None;
@@ -332,7 +356,8 @@ impl<E: Enforcer> State<E> {
                 Ok(block) => (Some(block), "its egress worker was not started yet".to_owned()),
                 Err(error) => (None, chain(&error)),
             };
-            container.egress = Egress::Closed { block, why, retry: Retry::new(Instant::now()) };
+            let retry = block.is_some().then(|| Retry::new(PAUSES, Instant::now()));
+            container.egress = Egress::Closed { block, why, retry };
         }
         self.reopen_names(&mut Tasks::default());
     }
@@ -342,16 +367,50 @@ impl<E: Enforcer> State<E> {
         self.reopen_those(|_| true, usize::MAX, tasks);
     }
 
-    /// The same with what it is time for.
+    /// Tries again what it is time for.
     pub(crate) fn retry_names(&mut self) {
-        let now = Instant::now();
-        self.reopen_those(|retry| retry.is_due(now), AT_ONCE, &mut Tasks::default());
+        let (now, mut tasks) = (Instant::now(), Tasks::default());
+        self.reopen_those(|retry| retry.is_due(now), AT_ONCE, &mut tasks);
+        self.open_those_due(now, &mut tasks);
+    }
+
+    /// Tries again to serve what has no addresses yet. Its policy has to grant them, so that it is compiled anew.
+    fn open_those_due(&mut self, now: Instant, tasks: &mut Tasks) {
+        let due = self.registry.iter().filter_map(|container| {
+            match (&container.egress, &container.record.egress) {
+                (Egress::Closed { retry: Some(retry), .. }, None) if retry.is_due(now) => {
+                    Some(container.record.kernel_id)
+                }
+                _ => None,
+            }
+        });
+        let due: Vec<u64> = due.take(AT_ONCE).collect();
+        for raw in due {
+            let result = self.reload_one(ContainerId::from_raw(raw), tasks, &mut Vec::new());
+            let Some(container) = self.registry.by_kernel_id_mut(raw) else { continue };
+            let error = result.err().map(|error| error.message());
+            match &mut container.egress {
+                Egress::Served(_) if error.is_none() => {
+                    tracing::info!("container {}: its names are served now", container.record.id);
+                }
+                Egress::Closed { retry: Some(retry), .. } if retry.is_due(now) => {
+                    retry.failed(Instant::now());
+                }
+                _ => {}
+            }
+            if let Some(error) = &error
+                && container.reload_error.as_ref() != Some(error)
+            {
+                tracing::error!("container {}: {error}", container.record.id);
+            }
+            container.reload_error = error;
+        }
     }
 
     fn reopen_those(&mut self, which: impl Fn(&Retry) -> bool, most: usize, tasks: &mut Tasks) {
         let closed = self.registry.iter().filter_map(|container| {
             match (&container.egress, &container.record.egress) {
-                (Egress::Closed { block: Some(_), retry, .. }, Some(_)) if which(retry) => {
+                (Egress::Closed { block: Some(_), retry: Some(retry), .. }, Some(_)) if which(retry) => {
                     Some(container.record.kernel_id)
                 }
                 _ => None,
@@ -368,7 +427,7 @@ impl<E: Enforcer> State<E> {
                     *egress = Egress::Served(service);
                 }
                 (Err(error), Egress::Closed { why, retry, .. }) => {
-                    retry.failed(Instant::now());
+                    retry.iter_mut().for_each(|retry| retry.failed(Instant::now()));
                     let now = chain(&error);
                     if *why != now {
                         *why = now;
@@ -380,8 +439,12 @@ impl<E: Enforcer> State<E> {
         }
     }
 
-    fn reopen(&mut self, raw: u64, task: Option<OwnedFd>) -> Result<Service, EgressError> {
-        let task = task.ok_or(EgressError::NoTask)?;
+    fn reopen(
+        &mut self,
+        raw: u64,
+        task: Result<Option<OwnedFd>, EgressError>,
+    ) -> Result<Service, EgressError> {
+        let task = task?.ok_or(EgressError::NoTaskThere)?;
         let found = self.registry.by_kernel_id(raw).map(|container| (&container.egress, &container.record));
         let Some((Egress::Closed { block: Some(block), .. }, record)) = found else {
             return Err(EgressError::NoTask);

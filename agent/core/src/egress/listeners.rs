@@ -2,8 +2,10 @@
 //! the container may reach names, whatever becomes of the worker.
 
 use super::EgressError;
+use ringfence_common::egress::FLOWS_EACH;
 use ringfence_process::peer::{PeerError, alive, pid_of};
 use ringfence_sandbox::caps;
+use ringfence_wire::egress::MOST_ASKING;
 use rustix::{
     fs::{Mode, OFlags, open, stat},
     io::Errno,
@@ -21,7 +23,9 @@ use std::{
 };
 
 /// Connections that wait for a worker; the namespace's `somaxconn` may be less.
-const WAITING: i32 = 1024;
+const WAITING: i32 = 512;
+// Of none of them, nor of those that a worker asks about, does the kernel forget whose it is: there are more places than that.
+const _: () = assert!(WAITING as usize + 1 + MOST_ASKING + 64 <= FLOWS_EACH);
 /// Connections that wait for the resolver.
 const WAITING_DNS: i32 = 128;
 /// This thread's network namespace.

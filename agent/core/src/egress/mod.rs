@@ -6,7 +6,9 @@
 //! | `blocks` | which container has which addresses |
 //! | `listeners` | a worker's sockets; entering a network namespace |
 //! | `tasks` | in which task's network namespace that is |
+//! | `worker` | what a worker is started with, and what it may have |
 //! | `supervisor` | one worker's thread: starts it, answers it, starts it again |
+//! | `retry` | when something is tried again that failed |
 //! | `containers` | names in the life of a container: enrolment, reload, end, a restart of the core |
 //!
 //! What holds is the kernel: a connection to a block that is not redirected is refused. So a worker that is missing, and a core
@@ -17,10 +19,12 @@
 pub(crate) mod blocks;
 mod containers;
 mod listeners;
+mod retry;
 mod supervisor;
 mod tasks;
 #[cfg(test)]
 pub(crate) mod tests;
+mod worker;
 
 use crate::{enforcer::FlowSource, enroll::EnrollError, privileges::Privileges};
 use blocks::{Block, Blocks};
@@ -29,11 +33,13 @@ pub(crate) use containers::{Change, line_of, serve_held};
 use ipnet::Ipv4Net;
 use listeners::Listeners;
 pub use listeners::NetNamespace;
+pub use retry::Retry;
+use retry::{PAUSES, Pauses};
 use ringfence_base::{clock::now_micros, paths::Paths};
 use ringfence_bpf::{self as bpf, ContainerId};
 use ringfence_process::peer::Peer;
 use ringfence_sandbox::caps;
-use ringfence_supervise::worker;
+use ringfence_supervise::worker::spawn_role;
 use ringfence_wire::{
     egress::{EgressLine, Names},
     status::EgressProcess,
@@ -47,8 +53,9 @@ use std::{
     thread,
     time::{Duration, Instant},
 };
-use supervisor::{Attached, Served, Spawn, Supervisor};
+use supervisor::Supervisor;
 pub(crate) use tasks::Tasks;
+use worker::{Attached, Served, Spawn};
 
 /// The role's subcommand.
 const ROLE: &str = "egress-worker";
@@ -58,10 +65,6 @@ const QUIET: (&str, &str) = ("RUST_LOG", "warn");
 const READY: Duration = Duration::from_secs(20);
 /// A supervisor's thread parses short messages.
 const STACK: usize = 256 << 10;
-/// After so long it is tried again to serve names that are closed, and so long at most.
-const FIRST_PAUSE: Duration = Duration::from_secs(5);
-/// See [`FIRST_PAUSE`].
-const LONGEST_PAUSE: Duration = Duration::from_secs(300);
 
 /// Why a container's names cannot be served.
 #[derive(Debug, thiserror::Error)]
@@ -69,8 +72,7 @@ pub enum EgressError {
     /// No block.
     #[error(
         "the profile grants names, and all blocks of 198.18.0.0/15 that there are for containers of this user are in use, one for each \
-         container with names; end some, or grant addresses instead (a container that runs already gets one when profiles are read \
-         again: SIGHUP)"
+         container with names; end some, or grant addresses instead (a container that runs already gets one by itself, once there is one)"
     )]
     NoBlock,
     /// The container's network namespace.
@@ -95,10 +97,20 @@ pub enum EgressError {
     Redirect(#[source] io::Error),
     /// Nobody whose namespace could be entered.
     #[error(
-        "no live task of the container is in the network namespace that its egress worker served, so it reaches no name any more; \
-         start it again"
+        "no live task of the container was found, in whose network namespace its egress worker could serve it"
     )]
     NoTask,
+    /// Nobody who is where they were.
+    #[error(
+        "no live task of the container was found in the network namespace that its egress worker served; if it has left that for good, \
+         start it again"
+    )]
+    NoTaskThere,
+    /// They could not be looked for.
+    #[error(
+        "the container's tasks, in whose network namespace its egress worker serves it, cannot be looked for"
+    )]
+    Tasks(#[source] io::Error),
     /// A mistake of ours, which is refused.
     #[error("the profile grants names, and nothing was made ready that serves them; please report this")]
     NotPrepared,
@@ -158,31 +170,9 @@ pub enum Egress {
         block: Option<Arc<Block>>,
         /// Why.
         why: String,
-        /// When it is tried again.
-        retry: Retry,
+        /// When it is tried again; `None`: that would be in vain.
+        retry: Option<Retry>,
     },
-}
-
-/// When something is tried again that failed: after a pause that grows.
-#[derive(Debug)]
-pub struct Retry {
-    at: Instant,
-    pause: Duration,
-}
-
-impl Retry {
-    fn new(now: Instant) -> Self {
-        Self { at: now + FIRST_PAUSE, pause: FIRST_PAUSE }
-    }
-
-    fn failed(&mut self, now: Instant) {
-        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
-        self.at = now + self.pause;
-    }
-
-    fn is_due(&self, now: Instant) -> bool {
-        now >= self.at
-    }
 }
 
 impl Egress {
@@ -192,7 +182,7 @@ impl Egress {
         match self {
             Self::None => None,
             Self::Served(service) => Some(service.supervisor.status()),
-            Self::Closed { block, why, .. } => Some(EgressProcess {
+            Self::Closed { block, why, retry } => Some(EgressProcess {
                 state: AgentState::Failed,
                 block: record.map_or_else(String::new, |record| record.block.to_string()),
                 pid: None,
@@ -200,6 +190,7 @@ impl Egress {
                 restarts: 0,
                 last_exit: None,
                 error: Some(why.clone()),
+                retry_s: retry.as_ref().map(|retry| retry.seconds(Instant::now())),
                 counts: Default::default(),
             }),
         }
@@ -212,6 +203,7 @@ pub struct Opener {
     blocks: Blocks,
     auditor: PathBuf,
     spawn: Spawn,
+    pauses: Pauses,
 }
 
 impl std::fmt::Debug for Opener {
@@ -237,8 +229,9 @@ impl Opener {
     /// Workers are this very binary; their lines go to the auditor's socket.
     pub fn new(paths: &Paths) -> Self {
         let start = usize::try_from(now_micros()).unwrap_or(0);
-        let spawn = |uid| worker::spawn_role(ROLE, Some(uid), [QUIET]);
-        Self { blocks: Blocks::new(start), auditor: paths.mcp_socket(), spawn: Arc::new(spawn) }
+        let spawn = |uid| spawn_role(ROLE, Some(uid), [QUIET]);
+        let (blocks, spawn) = (Blocks::new(start), Arc::new(spawn));
+        Self { blocks, auditor: paths.mcp_socket(), spawn, pauses: PAUSES }
     }
 
     /// A block that nobody has, for a container of `owner`'s.
@@ -270,6 +263,7 @@ impl Opener {
             block,
             auditor: self.auditor.clone(),
             spawn: Arc::clone(&self.spawn),
+            pauses: self.pauses,
         };
         let supervisor = Supervisor::new(served, Listeners::open(task)?, whose.names.clone(), whose.audit)
             .map_err(EgressError::Thread)?;

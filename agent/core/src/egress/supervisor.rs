@@ -1,17 +1,21 @@
-//! One container's egress worker: a thread that starts it, answers it, starts it again after a pause that grows, and gives it up
-//! when it ends again and again. Without a worker the container reaches no name: its connections wait in the listening socket,
-//! which is ours, or are refused.
+//! One container's egress worker: a thread that starts it, answers it, and starts it again after a pause that grows; after a long
+//! one where it ends again and again. What fails for want of something that the host has not (a process, a port, a descriptor) is no
+//! fault of the worker's, and tried again as well. Without a worker the container reaches no name: its connections wait in the
+//! listening socket, which is ours, or are refused.
 //!
 //! A worker reads what containers and servers say, and may be subverted. Of what it says numbers are read here, and a sentence for
 //! the operator; it is heard at its pace, and whatever it does holds up this thread alone.
 
-use super::{EgressError, blocks::Block, listeners::Listeners};
-use crate::{enforcer::FlowSource, pace::Pace};
+use super::{
+    EgressError,
+    listeners::Listeners,
+    retry::{Retry, seconds_until},
+    worker::{Attached, Served, limit},
+};
+use crate::pace::Pace;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use ringfence_base::error::chain;
-use ringfence_bpf::ContainerId;
 use ringfence_supervise::{
-    child::Process,
     tools_line::ToolsLines,
     worker::{MOST_CRASHES, Restarts, printable_reason},
 };
@@ -27,7 +31,7 @@ use ringfence_wire::{
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     io::Errno,
-    process::{Pid, PidfdFlags, Resource, Rlimit, Signal, getrlimit, pidfd_open, pidfd_send_signal, prlimit},
+    process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal},
 };
 use std::{
     io,
@@ -36,7 +40,6 @@ use std::{
         fd::{AsFd, OwnedFd},
         unix::net::UnixStream,
     },
-    path::PathBuf,
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
@@ -55,38 +58,12 @@ const LOG_PAUSE: Duration = Duration::from_secs(10);
 const BURST: u32 = 4096;
 /// See [`BURST`].
 const PER_SECOND: u32 = 4096;
-/// Bytes of memory that the worker of a user's container may write to, of whose there may be 64; root's may have what
-/// `agent/egress` says.
-const USER_MEMORY: u64 = 64 << 20;
-/// Descriptors of the same: two for each connection, and what else a worker needs.
-const USER_DESCRIPTORS: u64 = 4096;
-
-/// Starts a worker's process under a user id.
-pub(crate) type Spawn = Arc<dyn Fn(u32) -> io::Result<Process> + Send + Sync>;
-
-/// What does not change as long as the container may reach names.
-pub(super) struct Served {
-    /// The container's public id.
-    pub(super) container: String,
-    /// Its profile's name.
-    pub(super) profile: String,
-    /// Its addresses.
-    pub(super) block: Arc<Block>,
-    /// The auditor's socket.
-    pub(super) auditor: PathBuf,
-    /// Starts workers.
-    pub(super) spawn: Spawn,
-}
-
-/// What is known once the container is in the kernel.
-#[derive(Clone)]
-pub(super) struct Attached {
-    /// The kernel's id of the container.
-    pub(super) id: ContainerId,
-    /// Whose connections are.
-    pub(super) flows: Arc<dyn FlowSource>,
-    /// The first message on a line to the auditor.
-    pub(super) line: EgressLine,
+/// How a worker's time ended, in words.
+enum Ended {
+    /// By the worker's own doing.
+    Worker(String),
+    /// It never began, for a reason of the host's.
+    Host(String),
 }
 
 /// See the module.
@@ -122,7 +99,9 @@ struct Inner {
     handle: Option<OwnedFd>,
     restarted: u64,
     restarts: Restarts,
-    /// It was given up, and is to be tried again.
+    /// When the next worker is started, while none is.
+    next: Option<Instant>,
+    /// It is to be tried at once.
     renewed: bool,
     complaint: Option<String>,
     last_exit: Option<String>,
@@ -153,6 +132,7 @@ impl Supervisor {
             handle: None,
             restarted: 0,
             restarts: Restarts::default(),
+            next: None,
             renewed: false,
             complaint: None,
             last_exit: None,
@@ -197,7 +177,7 @@ impl Supervisor {
         self.wake();
     }
 
-    /// Other names, or the same: a worker that was given up is tried again in any case.
+    /// Other names, or the same: a worker that waits to be tried again is tried at once in any case.
     pub(super) fn replace(&self, names: &Names, audit: bool) {
         let mut inner = self.inner();
         if inner.names != *names || inner.audit != audit {
@@ -265,6 +245,7 @@ impl Supervisor {
             restarts: inner.restarted,
             last_exit: inner.last_exit.clone(),
             error: inner.complaint.clone(),
+            retry_s: inner.next.map(|next| seconds_until(next, Instant::now())),
             counts: inner.counts,
         }
     }
@@ -293,21 +274,22 @@ impl Supervisor {
     /// Runs until [`Self::stop`].
     pub(super) fn run(&self) {
         let container = &self.served.container;
-        let mut used = false;
+        let (mut used, mut host) = (false, None::<Retry>);
         loop {
             {
                 let mut inner = self.inner();
                 if inner.stop {
                     break;
                 }
-                (inner.state, inner.complaint, inner.renewed) = (AgentState::Starting, None, false);
+                (inner.state, inner.complaint) = (AgentState::Starting, None);
+                (inner.next, inner.renewed) = (None, false);
             }
             let prepared = self.prepare(&mut used);
             let since = Instant::now();
             let ended = match prepared {
                 Ok(true) => self.run_worker(),
                 Ok(false) => break,
-                Err(why) => Err(why),
+                Err(why) => Ended::Host(why),
             };
             if !self.inner().stop
                 && let Err(why) = self.renew(&mut used)
@@ -320,28 +302,35 @@ impl Supervisor {
             if inner.stop {
                 break;
             }
-            let (Ok(why) | Err(why)) = &ended;
             let complaint = inner.complaint.take().map_or_else(String::new, |why| format!(": {why}"));
-            let why = format!("{why}{complaint}");
-            inner.last_exit = Some(why.clone());
+            let now = Instant::now();
+            let (state, pause, why) = match ended {
+                Ended::Worker(why) => {
+                    host = None;
+                    match inner.restarts.ended(since.elapsed()) {
+                        Some(pause) => (AgentState::Waiting, pause, why + &complaint),
+                        None => {
+                            let often =
+                                format!("{why}{complaint}; that was {MOST_CRASHES} times in a row or more");
+                            (AgentState::Quarantined, self.served.pauses.given_up, often)
+                        }
+                    }
+                }
+                Ended::Host(why) => {
+                    match &mut host {
+                        Some(retry) => retry.failed(now),
+                        None => host = Some(Retry::new(self.served.pauses, now)),
+                    }
+                    let pause = host.as_ref().map_or(Duration::ZERO, |retry| retry.pause);
+                    (AgentState::Failed, pause, why)
+                }
+            };
+            tracing::error!("container {container}: {why}; its egress worker is started again in {pause:?}");
+            (inner.state, inner.next, inner.last_exit) = (state, Some(now + pause), Some(why));
             inner.restarted += 1;
-            if let Some(pause) = inner.restarts.ended(since.elapsed()) {
-                tracing::error!(
-                    "container {container}: {why}; its egress worker is started again in {pause:?}"
-                );
-                inner.state = AgentState::Waiting;
-                self.changed.notify_all();
-                let idle = |inner: &mut Inner| !inner.stop;
-                drop(self.changed.wait_timeout_while(inner, pause, idle));
-                continue;
-            }
-            tracing::error!(
-                "container {container}: {why}; that was {MOST_CRASHES} times in a row, and it reaches no name until profiles are read \
-                 again (SIGHUP)"
-            );
-            inner.state = if ended.is_ok() { AgentState::Quarantined } else { AgentState::Failed };
             self.changed.notify_all();
-            drop(self.changed.wait_while(inner, |inner| !inner.stop && !inner.renewed));
+            let idle = |inner: &mut Inner| !inner.stop && !inner.renewed;
+            drop(self.changed.wait_timeout_while(inner, pause, idle));
         }
         let mut inner = self.inner();
         (inner.over, inner.state) = (true, AgentState::Stopped);
@@ -349,17 +338,26 @@ impl Supervisor {
         self.changed.notify_all();
     }
 
-    /// One worker, from its start to its end: how it ended, or why there was none.
-    fn run_worker(&self) -> Result<String, String> {
+    /// One worker, from its start to its end.
+    fn run_worker(&self) -> Ended {
         let (container, uid) = (&self.served.container, self.served.block.uid());
-        let process = (self.served.spawn)(uid)
-            .map_err(|error| format!("its egress worker cannot be started: {error}"))?;
+        let process = match (self.served.spawn)(uid) {
+            Ok(process) => process,
+            Err(error) => return Ended::Host(format!("its egress worker cannot be started: {error}")),
+        };
         let pid = process.pid();
         if !self.served.block.is_root_s()
             && let Err(errno) = limit(pid)
         {
-            return Err(format!("its egress worker cannot be limited: {errno} ({})", process.kill()));
+            return Ended::Host(format!("its egress worker cannot be limited: {errno} ({})", process.kill()));
         }
+        let session = match Session::new(self, process.socket()) {
+            Ok(session) => session,
+            Err(error) => {
+                let exit = process.kill();
+                return Ended::Host(format!("its egress worker cannot be talked to: {error} ({exit})"));
+            }
+        };
         tracing::info!("container {container}: egress worker started, pid {pid}, user {uid}");
         {
             let mut inner = self.inner();
@@ -368,36 +366,25 @@ impl Supervisor {
             let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
             inner.handle = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
         }
-        let link = process.socket().try_clone().map_err(|error| error.to_string());
-        let served = link.and_then(|link| match Session::new(self, link).run() {
-            Ok(()) | Err(FrameError::Closed) => Ok(()),
-            Err(error) => Err(format!("its egress worker broke off: {}", chain(&error))),
-        });
+        let broken = session.run().err().filter(|error| !matches!(error, FrameError::Closed));
         let is_to_end = self.inner().stop;
-        let exit = match served {
-            Ok(()) if is_to_end => process.finish(STOP_TIME),
+        let exit = match broken {
+            None if is_to_end => process.finish(STOP_TIME),
             _ => process.kill(),
         };
-        served.map(|()| format!("its egress worker ended: {exit}")).map_err(|why| format!("{why} ({exit})"))
+        Ended::Worker(match broken {
+            None => format!("its egress worker ended: {exit}"),
+            Some(error) => format!("its egress worker broke off: {} ({exit})", chain(&error)),
+        })
     }
-}
-
-/// Limits what a user's worker may have, before it is told anything: it is in the daemon's cgroup, whatever its user's may have.
-/// It sees itself that it lives within that.
-fn limit(pid: u32) -> rustix::io::Result<()> {
-    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(Errno::SRCH)?;
-    for (what, most) in [(Resource::Data, USER_MEMORY), (Resource::Nofile, USER_DESCRIPTORS)] {
-        // It has what we have, and may not be given more.
-        let most = getrlimit(what).maximum.map_or(most, |ours| ours.min(most));
-        prlimit(Some(pid), what, Rlimit { current: Some(most), maximum: Some(most) })?;
-    }
-    Ok(())
 }
 
 /// What is said with one worker.
 struct Session<'a> {
     of: &'a Supervisor,
     conn: Conn,
+    /// The same, to hear the worker: a question is short, and an order may be long.
+    heard: Conn,
     /// The version of the names that it was told last.
     told: u64,
     lines: ToolsLines,
@@ -409,11 +396,12 @@ struct Session<'a> {
 }
 
 impl<'a> Session<'a> {
-    fn new(of: &'a Supervisor, link: UnixStream) -> Self {
+    fn new(of: &'a Supervisor, link: &UnixStream) -> io::Result<Self> {
         let now = Instant::now();
-        let conn = Conn::new(link, MESSAGE_TIME, MAX_ORDER);
-        let pace = Pace::new(BURST, PER_SECOND, now);
-        Self { of, conn, told: 0, lines: ToolsLines::default(), line_due: Some(now), logged: None, pace }
+        let conn = Conn::new(link.try_clone()?, MESSAGE_TIME, MAX_ORDER);
+        let heard = Conn::new(link.try_clone()?, MESSAGE_TIME, MAX_QUESTION);
+        let (pace, lines) = (Pace::new(BURST, PER_SECOND, now), ToolsLines::default());
+        Ok(Self { of, conn, heard, told: 0, lines, line_due: Some(now), logged: None, pace })
     }
 
     /// Hands over, tells and hears, until the worker is told to stop.
@@ -429,8 +417,7 @@ impl<'a> Session<'a> {
                 let _ = self.of.wake.read();
             }
             if said {
-                // A question is short, and an order may be long.
-                let said = self.hear()?;
+                let said = self.heard.receive()?;
                 self.note(said)?;
                 std::thread::sleep(self.pace.step(Instant::now()));
             }
@@ -523,11 +510,6 @@ impl<'a> Session<'a> {
         }
     }
 
-    fn hear(&mut self) -> Result<FromEgress, FrameError> {
-        let stream = self.conn.stream().try_clone().map_err(FrameError::from_io)?;
-        Conn::new(stream, MESSAGE_TIME, MAX_QUESTION).receive()
-    }
-
     fn note(&mut self, said: FromEgress) -> Result<(), FrameError> {
         match said {
             FromEgress::Ready => {
@@ -556,6 +538,7 @@ impl<'a> Session<'a> {
         }
         Ok(())
     }
+
     fn whose(&mut self, port: u16) -> Option<Flow> {
         let Attached { id, flows, .. } = self.of.inner().attached.clone()?;
         flows.take(id, SocketAddrV4::new(Ipv4Addr::LOCALHOST, port)).unwrap_or_else(|error| {

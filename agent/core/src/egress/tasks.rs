@@ -1,30 +1,43 @@
 //! The task of a container in whose network namespace its names are served.
 
-use super::{Egress, NetNamespace};
+use super::{Egress, EgressError, NetNamespace};
 use crate::{enforcer::Enforcer, state::State};
-use ringfence_bpf::ContainerId;
+use ringfence_bpf::{ContainerId, TaskError};
 use ringfence_process::peer::{PeerError, alive, pid_of, read};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::{
+    io::Errno,
+    process::{Pid, PidfdFlags, pidfd_open},
+};
 use std::{
     collections::BTreeMap,
-    fs,
+    fs, io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
 };
 
 /// One for each container that is not served, as far as there is one. All of them are looked for at once, the first time that any
 /// is asked for: /proc may be long, and everybody waits meanwhile.
 #[derive(Debug, Default)]
-pub(crate) struct Tasks(Option<BTreeMap<u64, OwnedFd>>);
+pub(crate) struct Tasks(Option<Result<BTreeMap<u64, OwnedFd>, Errno>>);
 
 impl Tasks {
     /// That of a container: where its record says in which namespace it was served, one there; else the oldest, as a container's
     /// later ones may have been put into a namespace by whoever is governed.
-    pub(crate) fn take<E: Enforcer>(&mut self, state: &State<E>, container: u64) -> Option<OwnedFd> {
-        self.0.get_or_insert_with(|| all(state)).remove(&container)
+    ///
+    /// # Errors
+    /// [`EgressError::Tasks`]: there may be one.
+    pub(crate) fn take<E: Enforcer>(
+        &mut self,
+        state: &State<E>,
+        container: u64,
+    ) -> Result<Option<OwnedFd>, EgressError> {
+        match self.0.get_or_insert_with(|| all(state)) {
+            Ok(tasks) => Ok(tasks.remove(&container)),
+            Err(errno) => Err(EgressError::Tasks((*errno).into())),
+        }
     }
 }
 
-fn all<E: Enforcer>(state: &State<E>) -> BTreeMap<u64, OwnedFd> {
+fn all<E: Enforcer>(state: &State<E>) -> Result<BTreeMap<u64, OwnedFd>, Errno> {
     let wanted = state.registry.iter().filter_map(|container| {
         let netns = match (&container.egress, &container.record.egress) {
             (Egress::Served(_), _) | (Egress::Closed { block: None, .. }, Some(_)) => return None,
@@ -36,29 +49,63 @@ fn all<E: Enforcer>(state: &State<E>) -> BTreeMap<u64, OwnedFd> {
     live_tasks(&state.kernel, &wanted)
 }
 
+/// Whether an error says nothing of the process that was looked at: this one, or the host, has not what it takes to look.
+fn is_shortage(errno: Errno) -> bool {
+    matches!(errno, Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::AGAIN)
+}
+
+/// What was found of a process. `None`: it ended meanwhile, or is not to be looked at.
+fn unless_short<T>(found: Result<T, PeerError>) -> Result<Option<T>, Errno> {
+    match found {
+        Ok(found) => Ok(Some(found)),
+        Err(PeerError::Proc { source, .. }) => not_short(&source).map(|()| None),
+        Err(_) => Ok(None),
+    }
+}
+
+fn not_short(error: &io::Error) -> Result<(), Errno> {
+    match Errno::from_io_error(error) {
+        Some(errno) if is_shortage(errno) => Err(errno),
+        _ => Ok(()),
+    }
+}
+
 /// A live task of each of these containers: in the network namespace beside it where one is given, else the oldest.
 fn live_tasks(
     kernel: &impl Enforcer,
     wanted: &BTreeMap<u64, Option<NetNamespace>>,
-) -> BTreeMap<u64, OwnedFd> {
+) -> Result<BTreeMap<u64, OwnedFd>, Errno> {
     let mut found: BTreeMap<u64, (u64, OwnedFd)> = BTreeMap::new();
-    let Ok(entries) = fs::read_dir("/proc") else { return BTreeMap::new() };
-    let pids = entries.flatten().filter_map(|entry| Pid::from_raw(entry.file_name().to_str()?.parse().ok()?));
-    for pid in pids {
-        let Ok(task) = pidfd_open(pid, PidfdFlags::empty()) else { continue };
-        let Ok(Some(member)) = kernel.lookup(task.as_fd()) else { continue };
+    let unreadable = |error: io::Error| Errno::from_io_error(&error).unwrap_or(Errno::IO);
+    for entry in fs::read_dir("/proc").map_err(unreadable)? {
+        let name = entry.map_err(unreadable)?.file_name();
+        let Some(pid) = name.to_str().and_then(|name| Pid::from_raw(name.parse().ok()?)) else { continue };
+        let task = match pidfd_open(pid, PidfdFlags::empty()) {
+            Ok(task) => task,
+            Err(errno) if is_shortage(errno) => return Err(errno),
+            Err(_) => continue,
+        };
+        let member = match kernel.lookup(task.as_fd()) {
+            Ok(Some(member)) => member,
+            Err(TaskError::Kernel { source, .. }) => {
+                not_short(&source)?;
+                continue;
+            }
+            Ok(None) | Err(_) => continue,
+        };
         let Some(raw) = member.container.or(member.next).map(ContainerId::raw) else { continue };
         let Some(netns) = wanted.get(&raw) else { continue };
-        let there = |netns: &NetNamespace| NetNamespace::of(task.as_fd()).is_ok_and(|its| its == *netns);
-        if netns.as_ref().is_some_and(|netns| !there(netns)) {
+        if let Some(netns) = netns
+            && unless_short(NetNamespace::of(task.as_fd()))?.is_none_or(|its| its != *netns)
+        {
             continue;
         }
-        let Ok(started) = started(task.as_fd()) else { continue };
+        let Some(started) = unless_short(started(task.as_fd()))? else { continue };
         if found.get(&raw).is_none_or(|(before, _)| started < *before) {
             found.insert(raw, (started, task));
         }
     }
-    found.into_iter().map(|(raw, (_, task))| (raw, task)).collect()
+    Ok(found.into_iter().map(|(raw, (_, task))| (raw, task)).collect())
 }
 
 /// When the process behind a pidfd was started, in ticks since boot.
@@ -95,7 +142,7 @@ mod tests {
         let member = Membership { container: Some(ContainerId::from_raw(7)), next: None };
         kernel.with(|inner| inner.tags.insert(child.0.id(), member));
         let taken = |netns| {
-            let found = live_tasks(&kernel, &[(7, netns)].into()).remove(&7)?;
+            let found = live_tasks(&kernel, &[(7, netns)].into()).unwrap().remove(&7)?;
             pid_of(found.as_fd()).ok()
         };
         assert_eq!(taken(None), Some(child.0.id()));

@@ -31,6 +31,7 @@ use std::{
 };
 
 mod bounds;
+mod retries;
 
 /// How long anything may take: the machine may have much else to do.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -39,17 +40,19 @@ const HOW: &str = "RINGFENCE_TEST_EGRESS";
 
 /// Workers are this program. `how`: `serve`, or what they do instead.
 pub(crate) fn opener(auditor: &Path, how: &'static str) -> Opener {
-    let spawn = move |_uid| {
-        let (ours, theirs) = UnixStream::pair()?;
-        let child = Command::new(env::current_exe()?)
-            .args(["--exact", "egress::tests::worker", "--ignored", "--nocapture", "--test-threads=1"])
-            .env(HOW, how)
-            .stdin(OwnedFd::from(theirs))
-            .stdout(Stdio::null())
-            .spawn()?;
-        Ok(Process::new(child, ours))
-    };
-    Opener { blocks: Blocks::new(0), auditor: auditor.to_owned(), spawn: Arc::new(spawn) }
+    let (blocks, spawn) = (Blocks::new(0), Arc::new(move |_uid| spawn_that(how)));
+    Opener { blocks, auditor: auditor.to_owned(), spawn, pauses: PAUSES }
+}
+
+fn spawn_that(how: &str) -> io::Result<Process> {
+    let (ours, theirs) = UnixStream::pair()?;
+    let child = Command::new(env::current_exe()?)
+        .args(["--exact", "egress::tests::worker", "--ignored", "--nocapture", "--test-threads=1"])
+        .env(HOW, how)
+        .stdin(OwnedFd::from(theirs))
+        .stdout(Stdio::null())
+        .spawn()?;
+    Ok(Process::new(child, ours))
 }
 
 /// Not a test: the process of a worker. Who connects to its listener is told who the core says that is and what may be reached;
@@ -68,6 +71,17 @@ fn worker() {
         "serve" => {}
         "die" => return,
         "complain" => return conn.send(&FromEgress::Complaint("no\nroom".into())).unwrap(),
+        "mend" => {
+            listener.set_nonblocking(false).unwrap();
+            let complaint = "no\nroom".to_owned();
+            conn.send(&FromEgress::Complaint(complaint.clone())).unwrap();
+            conn.send(&FromEgress::Ready).unwrap();
+            drop(listener.accept().unwrap());
+            conn.send(&FromEgress::Over("of another".into())).unwrap();
+            conn.send(&FromEgress::Counts(EgressCounts { names: 1, ..Default::default() })).unwrap();
+            drop(listener.accept().unwrap());
+            conn.send(&FromEgress::Over(complaint)).unwrap();
+        }
         "strange" => return conn.send(&"what is this").unwrap(),
         "flood" => {
             conn.send(&FromEgress::Ready).unwrap();
@@ -249,6 +263,9 @@ fn one_that_does_not_serve_is_given_up_with_a_reason_and_tried_again_when_profil
     }
     let service = service(&opener(none, "die"), &["example.org"]);
     wait_for("it is given up", || state_of(&service) == AgentState::Quarantined);
+    let status = service.supervisor.status();
+    assert!(status.retry_s.is_some_and(|s| (200..=300).contains(&s)), "{status:?}");
+    assert!(status.last_exit.unwrap().contains("in a row"));
     let restarts = service.supervisor.status().restarts;
     service.replace(&names(&["example.org"]), false);
     wait_for("it is tried again", || service.supervisor.status().restarts > restarts);

@@ -84,7 +84,9 @@ fn a_policy_that_adds_names_which_nobody_can_serve_takes_away_what_it_takes_away
     // It is tried again by itself, after a while, and then after a longer one.
     let set_due = |state: &mut crate::state::State<FakeKernel>| {
         let container = state.registry.by_kernel_id_mut(raw).unwrap();
-        let Egress::Closed { retry, .. } = &mut container.egress else { panic!("{:?}", container.egress) };
+        let Egress::Closed { retry: Some(retry), .. } = &mut container.egress else {
+            panic!("{:?}", container.egress)
+        };
         let pause = retry.pause;
         retry.at = Instant::now();
         pause
@@ -143,7 +145,9 @@ fn who_had_no_network_when_it_was_enrolled_is_given_none_by_its_profile_later() 
     profile(&fixture, EXAMPLE);
     assert_eq!(fixture.state.reload().changed, [id.as_str()]);
     assert!(redirect(&fixture, raw).is_none());
-    assert!(status(fixture.only()).error.unwrap().contains("another network namespace"));
+    let told = status(fixture.only());
+    assert!(told.error.unwrap().contains("another network namespace"));
+    assert_eq!(told.retry_s, None, "it never changes by itself");
     fixture.state.registry.by_kernel_id_mut(raw).unwrap().record.elsewhere = false;
     assert_eq!(fixture.state.reload().changed, [id.as_str()]);
     assert!(redirect(&fixture, raw).is_some(), "the control");

@@ -37,6 +37,8 @@ pub(crate) struct Inner {
     pub redirects: BTreeMap<u64, (Ipv4Addr, u16)>,
     /// Who made each connection, by its container and its source port.
     pub flows: HashMap<(u64, u16), Flow>,
+    /// What there is instead of an answer whose a process is.
+    pub no_lookups: Option<i32>,
     /// The kernel takes no redirect.
     pub no_redirects: bool,
     /// What was asked of it that lets connections go, or no more, in order.
@@ -128,7 +130,12 @@ impl Enforcer for FakeKernel {
 
     fn lookup(&self, pidfd: BorrowedFd<'_>) -> Result<Option<Membership>, TaskError> {
         let pid = pid(pidfd)?;
-        Ok(self.with(|inner| inner.tags.get(&pid).copied()))
+        self.with(|inner| match inner.no_lookups {
+            Some(errno) => {
+                Err(TaskError::Kernel { what: "read", source: io::Error::from_raw_os_error(errno) })
+            }
+            None => Ok(inner.tags.get(&pid).copied()),
+        })
     }
 
     fn caller(&self, _: BorrowedFd<'_>) -> Result<Option<ContainerId>, TaskError> {
