@@ -1,7 +1,7 @@
 //! `ringfence doctor`: what this host can enforce, and how to get what is missing.
 
-use super::{exit::Exit, output::print};
-use ringfence_base::{paths::Paths, platform};
+use super::{exit::Exit, output::print, status::names_amiss};
+use ringfence_base::{client, escape::line as printable, paths::Paths, platform};
 use ringfence_bpf::{permitted::BpfLsm, surface};
 use ringfence_coverage::Unknown;
 use ringfence_policy::{Axis, Capabilities};
@@ -9,6 +9,7 @@ use ringfence_sandbox::{
     host::{self, LsmList},
     landlock,
 };
+use ringfence_wire::{message::AdminRequest, status::Status};
 use serde::Serialize;
 use std::{io, os::unix::net::UnixStream, path::Path, process::ExitCode};
 
@@ -45,6 +46,17 @@ struct Facts {
     /// What the kernel has that the coverage table does not name; `None`: its symbols cannot be read.
     beyond: Option<Unknown>,
     daemon: Daemon,
+    /// How the names of containers are served; `None`: nobody says, or there are none.
+    names: Option<Names>,
+}
+
+/// Containers that may reach hosts by name.
+#[derive(Debug, Clone)]
+struct Names {
+    /// How many there are.
+    containers: usize,
+    /// Why some reach none.
+    amiss: Vec<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -133,7 +145,16 @@ fn facts() -> Facts {
         lockdown: host::lockdown(),
         beyond: surface::unknown().ok(),
         daemon: daemon(&Paths::from_env().enroll_socket()),
+        names: names(&Paths::from_env().admin_socket()),
     }
+}
+
+/// What the daemon says of the names of containers, which it tells root.
+fn names(socket: &Path) -> Option<Names> {
+    let status: Status = client::admin_or_say(socket, &AdminRequest::Status, || {}).ok()?;
+    let containers = status.containers.iter().filter(|container| container.egress.is_some()).count();
+    let amiss = status.containers.iter().filter_map(names_amiss).collect();
+    (containers > 0).then_some(Names { containers, amiss })
 }
 
 fn daemon(socket: &Path) -> Daemon {
@@ -145,7 +166,7 @@ fn daemon(socket: &Path) -> Daemon {
 }
 
 fn report(facts: &Facts) -> Report {
-    let checks = vec![
+    let mut checks = vec![
         kernel(facts),
         lsm(facts),
         btf(facts),
@@ -157,6 +178,7 @@ fn report(facts: &Facts) -> Report {
         coverage(facts),
         capabilities(),
     ];
+    checks.extend(facts.names.as_ref().map(names_check));
     // The first six are those that eBPF needs; the rest is about other enforcers.
     let needed = || checks.iter().take(6);
     let possible = facts.unsupported.is_none() && needed().all(|check| check.ok || check.unknown);
@@ -327,6 +349,20 @@ fn coverage(facts: &Facts) -> Check {
 fn capabilities() -> Check {
     let names = Capabilities::default().names().join(" ");
     check("root keeps", format!("{names}, unless `capabilities` of the profile names others"), None)
+}
+
+/// Whether every container reaches the names that it may.
+fn names_check(names: &Names) -> Check {
+    let Names { containers, amiss } = names;
+    let which = format!("{containers} containers may reach hosts by name");
+    let Some(first) = amiss.first() else {
+        return check("names", format!("{which}, and each has an egress worker that serves it"), None);
+    };
+    let more = match amiss.len() - 1 {
+        0 => String::new(),
+        more => format!(" (and {more} more: `ringfence status`)"),
+    };
+    check("names", format!("{which}, and {} reach none now", amiss.len()), Some(printable(first) + &more))
 }
 
 fn axis_report(axis: Axis, ebpf: bool, facts: &Facts) -> AxisReport {

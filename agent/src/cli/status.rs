@@ -197,26 +197,34 @@ fn problems(core: &Status, store: &Result<AuditorStatus, String>) -> Vec<String>
             ));
         }
     }
-    for container in &core.containers {
-        let Some(egress) = container.egress.as_ref().filter(|egress| egress.state != AgentState::Running)
-        else {
-            continue;
-        };
-        // One that was just started for the first time is no problem.
-        if egress.state != AgentState::Starting || egress.restarts > 0 {
-            let why = egress.error.as_deref().or(egress.last_exit.as_deref()).unwrap_or("it ended");
-            problems.push(format!(
-                "container {}: it reaches no name, because its egress worker is {}: {}",
-                container.id,
-                egress.state,
-                printable(why)
-            ));
-        }
-    }
+    problems.extend(core.containers.iter().filter_map(names_amiss));
     for id in &core.unrecorded {
         problems.push(format!("container {id} has no record; it stays enforced, but cannot be reloaded"));
     }
     problems
+}
+
+/// Why a container reaches none of the names that it may, and what becomes of it.
+pub(super) fn names_amiss(container: &ContainerStatus) -> Option<String> {
+    let egress = container.egress.as_ref().filter(|egress| egress.state != AgentState::Running)?;
+    // One that was just started for the first time is no problem.
+    if egress.state == AgentState::Starting && egress.restarts == 0 {
+        return None;
+    }
+    let why = egress.error.as_deref().or(egress.last_exit.as_deref()).unwrap_or("it ended");
+    let then = match egress.retry_s {
+        Some(seconds) => {
+            format!("; it is tried again in {seconds} s, or at once with `systemctl reload ringfence`")
+        }
+        None if egress.state == AgentState::Starting => "; it is being started again".to_owned(),
+        None => String::new(),
+    };
+    Some(format!(
+        "container {}: it reaches no name, because its egress worker is {}: {}{then}",
+        container.id,
+        egress.state,
+        printable(why)
+    ))
 }
 
 fn show(

@@ -15,6 +15,7 @@ fn good() -> Facts {
         lockdown: Some("none".into()),
         beyond: Some(Unknown::default()),
         daemon: Daemon::Running,
+        names: None,
     }
 }
 
@@ -53,6 +54,32 @@ fn each_thing_that_ebpf_needs_is_told_when_it_is_missing() {
         let axes = report(&facts).axes;
         assert!(axes.iter().all(|axis| !axis.full && !axis.open.is_empty()), "{axes:?}");
     }
+}
+
+#[test]
+fn containers_that_reach_no_name_are_told_with_what_becomes_of_them() {
+    assert!(!text(&report(&good())).contains("by name"), "of a host where none may reach any");
+    let mut names = Names { containers: 3, amiss: Vec::new() };
+    let facts = Facts { names: Some(names.clone()), ..good() };
+    assert_eq!(advice(&facts), "");
+    assert!(
+        text(&report(&facts)).contains("ok  names      3 containers may reach"),
+        "{}",
+        text(&report(&facts))
+    );
+    names.amiss =
+        vec!["container a: it reaches no name; it is tried again in 5 s".into(), "container b".into()];
+    let facts = Facts { names: Some(names), ..good() };
+    assert_eq!(report(&facts).verdict, Verdict::Full, "it is no fault of the host's");
+    let text = text(&report(&facts));
+    assert!(
+        text.contains("--  names      3 containers may reach hosts by name, and 2 reach none now"),
+        "{text}"
+    );
+    assert!(
+        text.contains("container a: it reaches no name; it is tried again in 5 s (and 1 more:"),
+        "{text}"
+    );
 }
 
 #[test]

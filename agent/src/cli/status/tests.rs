@@ -99,6 +99,7 @@ fn what_serves_a_container_s_names_is_shown_and_what_does_not_is_a_problem() {
         restarts: 2,
         last_exit: Some("killed".into()),
         error: Some("no room for \u{1b}[2J".into()),
+        retry_s: None,
         counts: EgressCounts { refused: 3, refused_names: 4, ..EgressCounts::default() },
     };
     core.containers[0].egress = Some(egress.clone());
@@ -111,13 +112,19 @@ fn what_serves_a_container_s_names_is_shown_and_what_does_not_is_a_problem() {
     (egress.state, egress.restarts) = (AgentState::Starting, 0);
     core.containers[0].egress = Some(egress.clone());
     assert!(problems(&core, &Ok(AuditorStatus::default())).is_empty());
-    (egress.state, egress.error) = (AgentState::Quarantined, None);
-    core.containers[0].egress = Some(egress);
-    let problems = problems(&core, &Ok(AuditorStatus::default()));
+    let mut problem = |state, retry_s| {
+        (egress.state, egress.error, egress.retry_s, egress.restarts) = (state, None, retry_s, 7);
+        core.containers[0].egress = Some(egress.clone());
+        let problems = problems(&core, &Ok(AuditorStatus::default()));
+        assert_eq!(problems.len(), 1, "{problems:?}");
+        problems[0].replace("container 0123456789ab: it reaches no name, because its egress worker is ", "")
+    };
     assert_eq!(
-        problems,
-        ["container 0123456789ab: it reaches no name, because its egress worker is quarantined: killed"]
+        problem(AgentState::Quarantined, Some(290)),
+        "quarantined: killed; it is tried again in 290 s, or at once with `systemctl reload ringfence`"
     );
+    assert_eq!(problem(AgentState::Starting, None), "starting: killed; it is being started again");
+    assert_eq!(problem(AgentState::Failed, None), "failed: killed", "that would be in vain");
 }
 
 #[test]
