@@ -16,6 +16,7 @@ use crate::{
     link::Unanswered,
     pass::{Cut, Pass, Terms},
     refusal::{Refusal, reset},
+    uploads::{May, Spent},
     worker::{Passing, Policy, Worker},
 };
 use head::Head;
@@ -208,7 +209,7 @@ impl<'a> Connection<'a> {
             mover: &self.worker.mover,
             client: &client,
             server: &server,
-            terms: Now { connection: self, spent: self.worker.uploads(&self.name) },
+            terms: self.terms(),
             check: RefCell::new(check),
             found: Cell::new(found),
             sent: &self.sent,
@@ -235,6 +236,12 @@ impl<'a> Connection<'a> {
                 reset(server);
             }
         }
+    }
+
+    fn terms(&self) -> Now<'_> {
+        let policy = self.worker.policy();
+        let spent = self.worker.uploads.of(&policy.names, &self.name);
+        Now { connection: self, spent: RefCell::new((policy, spent)) }
     }
 
     async fn refuse(&self, client: TcpStream, refusal: Refusal) {
@@ -264,8 +271,13 @@ impl<'a> Connection<'a> {
     }
 
     fn put(&self, outcome: EgressOutcome, refusal: Option<Refusal>) {
+        let record = self.as_record(outcome, refusal);
+        self.worker.records.connection(self.at, Some(self.flow), record, Instant::now());
+    }
+
+    fn as_record(&self, outcome: EgressOutcome, refusal: Option<Refusal>) -> EgressRecord {
         let rule = refusal.as_ref().and_then(|refusal| refusal.rule).or(self.rule.get());
-        let record = EgressRecord::Connection {
+        EgressRecord::Connection {
             name: self.name.clone(),
             port: self.flow.port,
             dialled: self.dialled.get(),
@@ -277,33 +289,49 @@ impl<'a> Connection<'a> {
             cause: refusal.as_ref().map(|refusal| refusal.cause),
             reason: refusal.map(|refusal| refusal.reason),
             rule,
-        };
-        self.worker.records.connection(self.at, Some(self.flow), record, Instant::now());
+        }
     }
 }
 
 /// What holds for a connection: by the policy that is in force.
 struct Now<'a> {
     connection: &'a Connection<'a>,
-    /// What was sent to each entry of the profile that names its host.
-    spent: Vec<Rc<Cell<u64>>>,
+    /// What is sent to each entry of the profile that names its host, by the policy that said so last.
+    spent: RefCell<(Rc<Policy>, Rc<Spent>)>,
+}
+
+impl Now<'_> {
+    fn spent(&self, policy: &Rc<Policy>) -> Rc<Spent> {
+        let mut spent = self.spent.borrow_mut();
+        if !Rc::ptr_eq(&spent.0, policy) {
+            let connection = self.connection;
+            *spent = (Rc::clone(policy), connection.worker.uploads.of(&policy.names, &connection.name));
+        }
+        Rc::clone(&spent.1)
+    }
 }
 
 impl Terms for Now<'_> {
-    fn left(&self) -> usize {
-        let policy = self.connection.worker.policy();
-        let Some(most) = policy.names.options.max_upload else { return usize::MAX };
-        let spent = self.spent.iter().map(|spent| spent.get()).max().unwrap_or_default();
-        let left = most.saturating_sub(spent);
-        if left == 0 && policy.audit {
-            self.connection.keep(self.refusal());
-            return usize::MAX;
+    async fn left(&self) -> usize {
+        let worker = self.connection.worker;
+        loop {
+            let policy = worker.policy();
+            let Some(most) = policy.names.options.max_upload else { return usize::MAX };
+            match self.spent(&policy).may_send(most, &worker.link.uploads) {
+                May::Send(bytes) => return bytes,
+                // Another policy may be in force by then.
+                May::Later => worker.link.uploads.told().await,
+                May::No if policy.audit => {
+                    self.connection.keep(self.refusal());
+                    return usize::MAX;
+                }
+                May::No => return 0,
+            }
         }
-        usize::try_from(left).unwrap_or(usize::MAX)
     }
 
     fn spend(&self, bytes: usize) {
-        self.spent.iter().for_each(|spent| spent.set(spent.get().saturating_add(bytes as u64)));
+        self.spent(&self.connection.worker.policy()).spend(bytes as u64);
     }
 
     fn refusal(&self) -> Refusal {
@@ -315,5 +343,93 @@ impl Terms for Now<'_> {
 
     fn unless_audit(&self, refusal: Refusal) -> Result<(), Refusal> {
         self.connection.unless_audit(&self.connection.worker.policy(), refusal)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{confine::Limits, link::Link};
+    use ringfence_wire::egress::{EgressStart, NameOptions, Names};
+    use std::future::poll_fn;
+
+    fn names(granted: &[&str]) -> Names {
+        let rule = |host: &&str| NameRule { host: (*host).to_owned(), port: None, tcp: false, rule: 0 };
+        let options = NameOptions { max_upload: Some(100), ..NameOptions::default() };
+        Names { rules: granted.iter().map(rule).collect(), options, ..Names::default() }
+    }
+
+    #[tokio::test]
+    async fn a_reload_begins_no_budget_anew_for_those_that_are_open_and_for_those_that_come() {
+        let start = EgressStart {
+            container: "0123456789ab".into(),
+            profile: "tested".into(),
+            block: "198.18.7.0/24".parse().unwrap(),
+            names: names(&["*.a.org"]),
+            audit: false,
+            v6: false,
+            host_network: true,
+            uploads: Vec::new(),
+        };
+        let limits = Limits { memory: 512 << 20, descriptors: 4096 };
+        let worker = Worker::new(start, Link::new().0, limits).unwrap();
+        let connection = |name: &str| Connection {
+            worker: &worker,
+            flow: Flow {
+                address: [198, 18, 7, 1].into(),
+                port: 443,
+                call: 0,
+                pid: 1,
+                tgid: 1,
+                start: 1,
+                uid: 1000,
+            },
+            name: name.to_owned(),
+            began: Instant::now(),
+            at: 0,
+            rule: Cell::new(None),
+            tls: Cell::new(false),
+            opening: Cell::new(None),
+            dialled: Cell::new(None),
+            sent: Cell::new(0),
+            received: Cell::new(0),
+            would_deny: Rc::default(),
+        };
+        // Sends all that may be sent, up to `most`: how much that is. The core is told at once.
+        let send = async |now: &Now<'_>, most: usize| {
+            let mut sent = 0;
+            while sent < most {
+                let mut left = std::pin::pin!(now.left());
+                let left = poll_fn(|context| {
+                    let ready = left.as_mut().poll(context);
+                    if ready.is_pending() {
+                        assert!(worker.link.uploads.next().is_some(), "what is waited for is said");
+                        worker.link.uploads.was_said();
+                    }
+                    ready
+                });
+                let count = left.await.min(most - sent);
+                if count == 0 {
+                    break;
+                }
+                now.spend(count);
+                sent += count;
+            }
+            sent
+        };
+        let (one, other) = (connection("x.a.org"), connection("x.a.org"));
+        let one = one.terms();
+        assert_eq!(send(&one, 60).await, 60);
+        worker.replace(names(&["x.a.org"]), false);
+        let other = other.terms();
+        assert_eq!(send(&other, 30).await, 30);
+        assert_eq!(send(&one, 100).await, 10, "what is sent beside it counts");
+        assert_eq!(send(&other, 100).await, 0);
+        worker.replace(names(&["*.a.org", "b.org"]), false);
+        assert_eq!((send(&one, 100).await, send(&other, 100).await), (0, 0));
+        let third = connection("y.a.org");
+        assert_eq!(send(&third.terms(), 100).await, 0);
+        let third = connection("b.org");
+        assert_eq!(send(&third.terms(), 200).await, 100, "the control");
     }
 }

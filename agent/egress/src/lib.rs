@@ -12,6 +12,7 @@
 //! | `held` | bytes of a client's that are judged before they go on, and how many there may be |
 //! | `flow`, `pipes` | bytes from one socket to another, without a buffer for each |
 //! | `refusal` | why a connection is refused, and how its client learns of it |
+//! | `uploads` | how much was sent to what each entry of the profile grants, over all workers |
 //! | `records`, `line` | what is for the record, until the auditor has it |
 //!
 //! What DNS messages, ClientHellos and HTTP heads say is read in `ringfence-names`, which rule decides in `ringfence-wire`
@@ -37,4 +38,5 @@ mod pipes;
 mod records;
 mod refusal;
 pub mod role;
+mod uploads;
 mod worker;

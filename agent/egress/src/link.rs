@@ -1,5 +1,6 @@
 //! The worker's end of the link to the core: orders with descriptors beside them, and what the worker says.
 
+use crate::uploads::Untold;
 use ringfence_wire::{
     egress::{EgressCounts, Flow, FromEgress, MAX_ORDER, ToEgress},
     frame::{FrameError, HEADER, framed, length},
@@ -55,6 +56,8 @@ pub(crate) struct Link {
     queue: mpsc::Sender<FromEgress>,
     /// What goes before them.
     first: First,
+    /// As this does: connections wait for it, and each has so much of it to say.
+    pub(crate) uploads: Untold,
     last: Cell<u64>,
     waiting: RefCell<HashMap<u64, oneshot::Sender<Option<Flow>>>>,
 }
@@ -63,7 +66,14 @@ impl Link {
     /// A link, and what is to be [written](write) of it.
     pub(crate) fn new() -> (Self, mpsc::Receiver<FromEgress>) {
         let (queue, messages) = mpsc::channel(QUEUE);
-        (Self { queue, first: First::default(), last: Cell::new(0), waiting: RefCell::default() }, messages)
+        let link = Self {
+            queue,
+            first: First::default(),
+            uploads: Untold::default(),
+            last: Cell::new(0),
+            waiting: RefCell::default(),
+        };
+        (link, messages)
     }
 
     /// Says something, before all questions that wait. Of what waits already, the newest counts.
@@ -78,7 +88,7 @@ impl Link {
                 }
                 complaints.push_back(complaint);
             }
-            message @ (FromEgress::Ready | FromEgress::WhoIs { .. }) => {
+            message @ (FromEgress::Ready | FromEgress::WhoIs { .. } | FromEgress::Uploads(_)) => {
                 if self.queue.try_send(message).is_err() {
                     tracing::warn!("the daemon does not read what this egress worker says");
                 }
@@ -140,15 +150,20 @@ pub(crate) async fn write(
     mut messages: mpsc::Receiver<FromEgress>,
 ) -> io::Result<()> {
     loop {
-        let message = match link.first.next() {
+        let first = || link.first.next().or_else(|| link.uploads.next().map(FromEgress::Uploads));
+        let message = match first() {
             Some(message) => message,
             None => tokio::select! {
                 () = link.first.more.notified() => continue,
+                () = link.uploads.more() => continue,
                 Some(message) = messages.recv() => message,
             },
         };
         let body = serde_json::to_vec(&message)?;
         socket.write_all(&framed(&body).map_err(io::Error::other)?).await?;
+        if matches!(message, FromEgress::Uploads(_)) {
+            link.uploads.was_said();
+        }
     }
 }
 

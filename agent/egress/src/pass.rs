@@ -49,8 +49,8 @@ impl From<io::Error> for Cut {
 
 /// What holds for a connection while it lasts.
 pub(crate) trait Terms {
-    /// How many bytes may still be sent, now.
-    fn left(&self) -> usize;
+    /// How many bytes may still be sent, now: none, if no more may be at all. It waits until it is known that they are sent.
+    async fn left(&self) -> usize;
     /// So many are: before anything is waited for.
     fn spend(&self, bytes: usize);
     /// Why no more may be.
@@ -164,7 +164,7 @@ impl<T: Terms> Pass<'_, T> {
     /// Sends some of what is held, of which so many bytes may go on.
     async fn send_held(&self, held: &mut Held<'_>, approved: usize) -> Result<usize, Cut> {
         loop {
-            let left = self.terms.left();
+            let left = self.terms.left().await;
             if left == 0 {
                 return Err(Cut::Refused(self.terms.refusal()));
             }
@@ -181,7 +181,7 @@ impl<T: Terms> Pass<'_, T> {
     /// Sends what is judged no more. None: the client's end.
     async fn send(&self) -> Result<usize, Cut> {
         loop {
-            let left = self.terms.left();
+            let left = self.terms.left().await;
             if left == 0 {
                 return match self.mover.look(self.client, 0, |_| ()).await? {
                     Seen::Bytes(()) => Err(Cut::Refused(self.terms.refusal())),

@@ -8,6 +8,7 @@ use crate::{
     link::Link,
     records::Records,
     refusal::Refusal,
+    uploads::Uploads,
 };
 use ringfence_names::block::{NoRoom, NotABlock, Table};
 use ringfence_wire::egress::{
@@ -18,6 +19,7 @@ use std::{
     collections::HashMap,
     net::{IpAddr, Ipv4Addr, SocketAddr},
     rc::Rc,
+    sync::Arc,
     time::Instant,
 };
 use tokio::sync::{Notify, Semaphore};
@@ -42,14 +44,14 @@ pub(crate) struct Worker {
     /// Of connections whose clients' bytes are held.
     pub(crate) places: Semaphore,
     pub(crate) dials: Semaphore,
-    pub(crate) lookups: std::sync::Arc<Semaphore>,
+    pub(crate) lookups: Arc<Semaphore>,
     pub(crate) most_connections: u64,
     policy: RefCell<Rc<Policy>>,
     table: RefCell<Table>,
     /// The name that each address was last given out for, where that is on record.
     answered: RefCell<HashMap<Ipv4Addr, String>>,
-    /// What was sent, by the entry of the profile that granted the name.
-    uploads: RefCell<HashMap<String, Rc<Cell<u64>>>>,
+    /// What was sent to what each entry of the profile grants.
+    pub(crate) uploads: Uploads,
     live: RefCell<HashMap<u64, Rc<Live>>>,
     last_connection: Cell<u64>,
     counts: Cell<EgressCounts>,
@@ -153,7 +155,7 @@ impl Worker {
     /// # Errors
     /// The block is none.
     pub(crate) fn new(start: EgressStart, link: Link, limits: Limits) -> Result<Self, NotABlock> {
-        let EgressStart { profile, block, names, audit, host_network, .. } = start;
+        let EgressStart { profile, block, names, audit, host_network, uploads, .. } = start;
         let table = Table::new(block, names.exact().into_iter().map(str::to_owned))?;
         Ok(Self {
             profile,
@@ -162,13 +164,13 @@ impl Worker {
             mover: Mover::default(),
             places: Semaphore::new(places(limits.memory)),
             dials: Semaphore::new(MOST_DIALS as usize),
-            lookups: std::sync::Arc::new(Semaphore::new(MOST_LOOKUPS)),
+            lookups: Arc::new(Semaphore::new(MOST_LOOKUPS)),
             // Each has a client and a server.
             most_connections: MOST_CONNECTIONS.min(limits.descriptors.saturating_sub(OTHER_DESCRIPTORS) / 2),
+            uploads: Uploads::new(uploads, &names),
             policy: RefCell::new(Rc::new(Policy { names, audit, host_network })),
             table: RefCell::new(table),
             answered: RefCell::default(),
-            uploads: RefCell::default(),
             live: RefCell::default(),
             last_connection: Cell::new(0),
             counts: Cell::default(),
@@ -184,6 +186,7 @@ impl Worker {
     /// Puts another policy in force: connections to what it does not grant end.
     pub(crate) fn replace(&self, names: Names, audit: bool) {
         self.table.borrow_mut().reload(names.exact().into_iter().map(str::to_owned));
+        self.uploads.adopt(&names);
         let policy = Policy { names, audit, host_network: self.policy.borrow().host_network };
         if !audit {
             for live in self.live.borrow().values() {
@@ -242,26 +245,6 @@ impl Worker {
         Known { worker: self, id, live }
     }
 
-    /// How much was sent to what each entry of the profile grants that names this host, at whatever port. In audit mode there may be
-    /// none: then to the name.
-    pub(crate) fn uploads(&self, name: &str) -> Vec<Rc<Cell<u64>>> {
-        let policy = self.policy();
-        let mut hosts: Vec<&str> = policy
-            .names
-            .rules
-            .iter()
-            .filter(|rule| rule.names(name))
-            .map(|rule| rule.host.as_str())
-            .collect();
-        hosts.sort_unstable();
-        hosts.dedup();
-        if hosts.is_empty() {
-            hosts.push(name);
-        }
-        let mut uploads = self.uploads.borrow_mut();
-        hosts.into_iter().map(|host| Rc::clone(uploads.entry(host.to_owned()).or_default())).collect()
-    }
-
     /// Counts something.
     pub(crate) fn count(&self, change: impl FnOnce(&mut EgressCounts)) {
         let mut counts = self.counts.get();
@@ -276,6 +259,7 @@ impl Worker {
 
     /// Tells the core, if anything changed.
     pub(crate) fn tell_counts(&self) {
+        self.uploads.tell(&self.link.uploads);
         let counts = self.counts();
         if self.told.replace(counts) != counts {
             self.link.say(FromEgress::Counts(counts));
@@ -316,24 +300,9 @@ mod tests {
             audit: false,
             v6: false,
             host_network: true,
+            uploads: Vec::new(),
         };
         Worker::new(start, Link::new().0, Limits { memory: 512 << 20, descriptors }).unwrap()
-    }
-
-    #[test]
-    fn a_name_has_one_budget_whatever_entries_name_it() {
-        let worker = worker(&["*.a.org", "x.a.org", "x.a.org", "b.org"], 4096);
-        let spend = |name: &str, count| {
-            worker.uploads(name).iter().for_each(|spent| spent.set(spent.get() + count));
-        };
-        let spent = |name: &str| worker.uploads(name).iter().map(|spent| spent.get()).max();
-        spend("x.a.org", 3);
-        assert_eq!(spent("y.a.org"), Some(3), "what a wildcard grants shares it");
-        spend("y.a.org", 4);
-        assert_eq!(spent("x.a.org"), Some(7), "and what an exact name sends counts there");
-        assert_eq!(spent("b.org"), Some(0));
-        spend("other.example", 5);
-        assert_eq!((spent("other.example"), spent("b.org")), (Some(5), Some(0)), "of audit mode");
     }
 
     #[test]

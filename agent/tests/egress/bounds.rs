@@ -7,8 +7,8 @@ use crate::{
 use ringfence_wire::{
     conn::Conn,
     egress::{
-        EgressCause, EgressOutcome, EgressRecord, EgressReport, EgressReports, MAX_QUESTION, MAX_REPORTS,
-        NameOptions, Names, ToEgress,
+        EgressCause, EgressOutcome, EgressRecord, EgressReport, EgressReports, FromEgress, MAX_QUESTION,
+        MAX_REPORTS, NameOptions, Names, ToEgress,
     },
     frame::read_message,
 };
@@ -59,10 +59,57 @@ fn many_connections_at_once_send_no_more_than_one_may() {
         }
     });
     core.recorded(EgressOutcome::Ended, Some(EgressCause::TooMuch));
-    wait_until("all are on record", || core.connections().len() == MANY);
+    wait_until("all are on record", || core.all_connections() == MANY as u64);
     let recorded: u64 = core.connections().iter().map(sent).sum();
     assert!(recorded <= 1_000_000, "{recorded}");
     assert!((1..=recorded).contains(&got.load(Ordering::SeqCst)), "{got:?} of {recorded}");
+}
+
+#[test]
+fn a_worker_that_dies_gives_nothing_back_of_what_may_be_sent() {
+    const MOST: u64 = 100_000;
+    let got = Arc::new(AtomicU64::new(0));
+    let counted = Arc::clone(&got);
+    let server = Server::new(move |mut stream| {
+        let mut bytes = vec![0; 65_536];
+        while let Ok(count @ 1..) = stream.read(&mut bytes) {
+            counted.fetch_add(count as u64, Ordering::SeqCst);
+        }
+    });
+    let options = NameOptions { max_upload: Some(MOST), ..NameOptions::default() };
+    let names = Names { options, ..local(&[&format!("tcp:localhost:{}", server.port)]) };
+    // What the core has heard of, which it reads after the worker's end.
+    let heard = |core: &Core| {
+        let said = core.heard().into_iter().filter_map(|said| match said {
+            FromEgress::Uploads(said) => Some(said),
+            _ => None,
+        });
+        said.flatten().max_by_key(|upload| upload.bytes)
+    };
+    let mut before = Vec::new();
+    for _ in 0..3 {
+        let was = got.load(Ordering::SeqCst);
+        let mut core = Core::start_after(names.clone(), false, true, before.clone());
+        let stream = core.open("localhost", server.port);
+        say(&stream, &[7; 30_000]);
+        wait_until("it went", || got.load(Ordering::SeqCst) == was + 30_000);
+        core.kill();
+        let last = eventually("it was said", || {
+            heard(&core).filter(|upload| upload.bytes >= got.load(Ordering::SeqCst))
+        });
+        assert_eq!(last.host, "localhost");
+        before = vec![last];
+    }
+    assert!((90_000..MOST).contains(&before[0].bytes), "{before:?}");
+    let core = Core::start_after(names, false, true, before);
+    let _line = core.line();
+    let stream = core.open("localhost", server.port);
+    say(&stream, &[7; 30_000]);
+    let _ = rest_of(&stream);
+    let record = core.recorded(EgressOutcome::Ended, Some(EgressCause::TooMuch));
+    // What of it the server has read before the connection was broken off is another matter.
+    assert!((1..=10_000).contains(&sent(&record)), "{record:?}");
+    assert!(got.load(Ordering::SeqCst) <= MOST, "{got:?}");
 }
 
 #[test]

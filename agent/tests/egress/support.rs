@@ -4,7 +4,7 @@ use ringfence_wire::{
     conn::Conn,
     egress::{
         AddressRule, EgressCause, EgressOutcome, EgressRecord, EgressReport, EgressReports, EgressStart,
-        Flow, FromEgress, MAX_QUESTION, MAX_REPORTS, NameOutcome, NameRule, Names, ToEgress,
+        Flow, FromEgress, MAX_QUESTION, MAX_REPORTS, NameOutcome, NameRule, Names, ToEgress, Upload,
     },
     frame::read_message,
     mcp::McpReply,
@@ -90,16 +90,11 @@ impl Core {
 
     /// The same, for a container whose network namespace is the host's or is not.
     pub(crate) fn start_in(names: Names, audit: bool, host_network: bool) -> Self {
-        Self::start_limited(names, audit, host_network, None)
+        Self::start_after(names, audit, host_network, Vec::new())
     }
 
-    /// The same, with a worker that may have so many descriptors.
-    pub(crate) fn start_limited(
-        names: Names,
-        audit: bool,
-        host_network: bool,
-        descriptors: Option<u64>,
-    ) -> Self {
+    /// The same, after workers that had sent so much.
+    pub(crate) fn start_after(names: Names, audit: bool, host_network: bool, uploads: Vec<Upload>) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
         let (udp, dns) = (UdpSocket::bind("127.0.0.1:0").unwrap(), TcpListener::bind("127.0.0.1:0").unwrap());
@@ -125,6 +120,7 @@ impl Core {
             audit,
             v6: false,
             host_network,
+            uploads,
         };
         let mut conn = Conn::new(ours.try_clone().unwrap(), PATIENCE, MAX_QUESTION);
         conn.send_with_descriptors(&ToEgress::Start(start), &[tcp.as_fd(), udp.as_fd(), dns.as_fd()])
@@ -271,8 +267,7 @@ impl Core {
     pub(crate) fn all_connections(&self) -> u64 {
         let more = |record: EgressRecord| match record {
             EgressRecord::Connection { reason: Some(reason), .. } => {
-                let more =
-                    reason.rsplit_once(" (and ").and_then(|(_, more)| more.split_once(" more like it"));
+                let more = reason.rsplit_once(" (and ").and_then(|(_, more)| more.split_once(" more like it"));
                 more.map_or(0, |(more, _)| more.parse().unwrap())
             }
             _ => 0,

@@ -6,7 +6,8 @@
 //!
 //! What is for the record goes to the auditor over a line of its own ([`ToEgress::Line`]), which the core made and which is about
 //! this container alone: frames of [`EgressReports`], in one direction. Names that agents chose never reach the core: what the
-//! worker sends there are numbers, and a sentence for the operator ([`FromEgress::Complaint`]).
+//! worker sends there are numbers, hosts that the core itself named ([`FromEgress::Uploads`]), and a sentence for the operator
+//! ([`FromEgress::Complaint`]).
 
 use ipnet::{IpNet, Ipv4Net};
 use serde::{
@@ -30,8 +31,8 @@ pub const REPORTS_AT_ONCE: usize = 64;
 pub const MAX_NAME: usize = 253;
 /// Most bytes of [`EgressRecord::Connection`]'s reason and of a [`FromEgress::Complaint`].
 pub const MAX_SENTENCE: usize = 500;
-/// Most connections of which a worker does not know yet whose they are: it accepts no more until it is told.
-pub const MOST_ASKING: usize = 384;
+/// Most [`Upload`]s in a message of the worker's: so many of the longest fit into [`MAX_QUESTION`].
+pub const UPLOADS_AT_ONCE: usize = 32;
 /// Exact names that a container's block has addresses for.
 pub const MAX_EXACT_NAMES: usize = 127;
 
@@ -86,7 +87,7 @@ pub struct AddressRule {
 pub struct NameOptions {
     /// A ClientHello with an encrypted inner one passes where its outer name is granted.
     pub ech: bool,
-    /// Most bytes that the container may send to what one entry grants, over all connections while a worker lives; `None`: any
+    /// Most bytes that the container may send to what one entry grants, over all connections and all of its workers; `None`: any
     /// number. What a wildcard grants shares it.
     pub max_upload: Option<u64>,
 }
@@ -137,6 +138,19 @@ pub struct EgressStart {
     /// The container is in the network namespace of the core and the worker. If it is not, no name leads to the host itself, whatever
     /// the profile grants as an address: the container's loopback is another one.
     pub host_network: bool,
+    /// What workers before this one said that they had sent or were about to send, of entries of this policy and of earlier ones.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub uploads: Vec<Upload>,
+}
+
+/// How much was sent to what one entry grants.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Upload {
+    /// The entry, by its [`NameRule::host`].
+    pub host: String,
+    /// Bytes since the container's names are served. It never becomes less.
+    pub bytes: u64,
 }
 
 /// Who made a connection and where to, as the kernel has it.
@@ -180,6 +194,9 @@ pub enum FromEgress {
     Counts(EgressCounts),
     /// The line to the auditor is gone: another, please.
     Line,
+    /// How much is sent to what entries grant, those that changed, at most [`UPLOADS_AT_ONCE`]. Where `max_upload` bounds it, that is
+    /// said before it is sent, and the next worker goes on from there: one that dies gives the container no more to send.
+    Uploads(Vec<Upload>),
 }
 
 /// What a worker is doing, and what it counted since it began.
@@ -429,6 +446,7 @@ mod tests {
         ] {
             assert!(serde_json::from_str::<FromEgress>(strange).is_err(), "{strange}");
         }
+        assert!(serde_json::from_str::<FromEgress>(r#"{"uploads":[{"host":"a.org","bytes":-1}]}"#).is_err());
         let reports = r#"{"reports":[{"at":1,"record":{"lost":{"count":1,"of":"x"}}}]}"#;
         assert!(serde_json::from_str::<EgressReports>(reports).is_err());
     }
@@ -443,6 +461,29 @@ mod tests {
         assert_eq!(read.reports.len(), REPORTS_AT_ONCE);
         let error = serde_json::from_str::<EgressReports>(&of(REPORTS_AT_ONCE + 1)).unwrap_err();
         assert!(error.to_string().contains("at most 64 reports"), "{error}");
+    }
+
+    #[test]
+    fn the_longest_word_of_uploads_fits_and_a_start_without_any_is_as_ever() {
+        let upload = Upload { host: "x".repeat(MAX_NAME + 2), bytes: u64::MAX };
+        let said = FromEgress::Uploads(vec![upload.clone(); UPLOADS_AT_ONCE]);
+        assert!(serde_json::to_vec(&said).unwrap().len() <= MAX_QUESTION);
+        let start = EgressStart {
+            container: "0123456789ab".into(),
+            profile: "p".into(),
+            block: "198.18.7.0/24".parse().unwrap(),
+            names: Names::default(),
+            audit: false,
+            v6: false,
+            host_network: true,
+            uploads: Vec::new(),
+        };
+        let text = serde_json::to_string(&start).unwrap();
+        assert!(!text.contains("uploads"), "{text}");
+        assert_eq!(serde_json::from_str::<EgressStart>(&text).unwrap(), start);
+        let with = EgressStart { uploads: vec![upload], ..start };
+        let text = serde_json::to_string(&with).unwrap();
+        assert_eq!(serde_json::from_str::<EgressStart>(&text).unwrap(), with);
     }
 
     #[test]

@@ -24,7 +24,7 @@ mod supervisor;
 mod tasks;
 #[cfg(test)]
 pub(crate) mod tests;
-mod worker;
+mod uploads;
 
 use crate::{enforcer::FlowSource, enroll::EnrollError, privileges::Privileges};
 use blocks::{Block, Blocks};

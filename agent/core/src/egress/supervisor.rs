@@ -8,11 +8,11 @@
 
 use super::{
     EgressError,
+    blocks::Block,
     listeners::Listeners,
-    retry::{Retry, seconds_until},
-    worker::{Attached, Served, limit},
+    uploads::{Uploads, last_said},
 };
-use crate::pace::Pace;
+use crate::{enforcer::FlowSource, pace::Pace};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use ringfence_base::error::chain;
 use ringfence_supervise::{
@@ -106,6 +106,7 @@ struct Inner {
     complaint: Option<String>,
     last_exit: Option<String>,
     counts: EgressCounts,
+    uploads: Uploads,
 }
 
 impl Inner {
@@ -118,6 +119,8 @@ impl Inner {
 
 impl Supervisor {
     pub(super) fn new(served: Served, listeners: Listeners, names: Names, audit: bool) -> io::Result<Self> {
+        let mut uploads = Uploads::default();
+        uploads.expect(&names);
         let inner = Inner {
             attached: None,
             listeners: Arc::new(listeners),
@@ -137,6 +140,7 @@ impl Supervisor {
             complaint: None,
             last_exit: None,
             counts: EgressCounts::default(),
+            uploads,
         };
         let wake = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
         Ok(Self { served, inner: Mutex::new(inner), changed: Condvar::new(), wake })
@@ -182,6 +186,7 @@ impl Supervisor {
         let mut inner = self.inner();
         if inner.names != *names || inner.audit != audit {
             (inner.names, inner.audit) = (names.clone(), audit);
+            inner.uploads.expect(names);
             inner.version += 1;
         }
         if matches!(inner.state, AgentState::Quarantined | AgentState::Failed) {
@@ -366,16 +371,21 @@ impl Supervisor {
             let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
             inner.handle = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
         }
-        let broken = session.run().err().filter(|error| !matches!(error, FrameError::Closed));
+        let last = process.socket().try_clone();
+        let link = process.socket().try_clone().map_err(|error| error.to_string());
+        let served = link.and_then(|link| match Session::new(self, link).run() {
+            Ok(()) | Err(FrameError::Closed) => Ok(()),
+            Err(error) => Err(format!("its egress worker broke off: {}", chain(&error))),
+        });
         let is_to_end = self.inner().stop;
         let exit = match broken {
             None if is_to_end => process.finish(STOP_TIME),
             _ => process.kill(),
         };
-        Ended::Worker(match broken {
-            None => format!("its egress worker ended: {exit}"),
-            Some(error) => format!("its egress worker broke off: {} ({exit})", chain(&error)),
-        })
+        if let Ok(link) = last {
+            self.inner().uploads.heard(last_said(link));
+        }
+        served.map(|()| format!("its egress worker ended: {exit}")).map_err(|why| format!("{why} ({exit})"))
     }
 }
 
@@ -426,10 +436,10 @@ impl<'a> Session<'a> {
 
     fn start(&mut self) -> Result<(), FrameError> {
         let Served { container, profile, block, .. } = &self.of.served;
-        let (names, audit, listeners) = {
+        let (names, audit, listeners, uploads) = {
             let inner = self.of.inner();
             self.told = inner.version;
-            (inner.names.clone(), inner.audit, Arc::clone(&inner.listeners))
+            (inner.names.clone(), inner.audit, Arc::clone(&inner.listeners), inner.uploads.all())
         };
         let start = EgressStart {
             container: container.clone(),
@@ -439,6 +449,7 @@ impl<'a> Session<'a> {
             audit,
             v6: listeners.dns6.is_some(),
             host_network: listeners.are_here(),
+            uploads,
         };
         self.conn.send_with_descriptors(&ToEgress::Start(start), &listeners.each())
     }
@@ -532,6 +543,7 @@ impl<'a> Session<'a> {
                 inner.complaint.take_if(|complaint| *complaint == printable_reason(&what));
             }
             FromEgress::Counts(counts) => self.of.inner().counts = counts,
+            FromEgress::Uploads(said) => self.of.inner().uploads.heard(said),
             FromEgress::Line => {
                 self.line_due = Some(Instant::now());
             }

@@ -12,7 +12,7 @@ use ringfence_process::peer::alive;
 use ringfence_supervise::child::Process;
 use ringfence_wire::{
     conn::Conn,
-    egress::{EgressCounts, Flow, FromEgress, MAX_ORDER, NameRule, ToEgress},
+    egress::{EgressCounts, Flow, FromEgress, MAX_ORDER, NameRule, ToEgress, Upload},
     mcp::McpRequest,
     status::AgentState,
 };
@@ -21,7 +21,7 @@ use std::{
     collections::HashMap,
     env, fs,
     io::{self, Read, Write},
-    net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
+    net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream},
     os::{
         fd::OwnedFd,
         unix::net::{UnixListener, UnixStream},
@@ -56,7 +56,7 @@ fn spawn_that(how: &str) -> io::Result<Process> {
 }
 
 /// Not a test: the process of a worker. Who connects to its listener is told who the core says that is and what may be reached;
-/// who sends `die` first ends it.
+/// who sends `die` first ends it, `say` as well, which has it say what it sent before; `sum` is told what it began with.
 #[test]
 #[ignore = "the process of a worker, which other tests start"]
 fn worker() {
@@ -121,8 +121,21 @@ fn worker() {
             stream.set_nonblocking(false).unwrap();
             let mut word = [0; 3];
             stream.read_exact(&mut word).unwrap();
-            if word == *b"die" {
-                return;
+            match &word {
+                b"die" => return,
+                b"sum" => {
+                    serde_json::to_writer(&mut stream, &start.uploads).unwrap();
+                    continue;
+                }
+                b"say" => {
+                    // The answer to what it asks before cannot be sent, so the rest is not heard while it lives.
+                    let of = |host: &str| Upload { host: host.into(), bytes: 7 };
+                    conn.stream().shutdown(Shutdown::Read).unwrap();
+                    conn.send(&FromEgress::WhoIs { id, port: 1 }).unwrap();
+                    conn.send(&FromEgress::Uploads(vec![of("example.org"), of("evil.example")])).unwrap();
+                    return;
+                }
+                _ => {}
             }
             conn.send(&FromEgress::Counts(EgressCounts { connections: id, ..Default::default() })).unwrap();
             conn.send(&FromEgress::WhoIs { id, port: peer.port() }).unwrap();
@@ -251,6 +264,30 @@ fn one_that_dies_is_followed_by_another_on_sockets_of_its_own_with_what_was_said
     let status = service.supervisor.status();
     assert_eq!((status.restarts, &status.state), (1, &AgentState::Running));
     assert!(status.last_exit.unwrap().contains("ended"));
+}
+
+#[test]
+fn what_one_sent_is_told_to_the_next() {
+    let service = service(&opener(Path::new("/nonexistent"), "serve"), &["example.org"]);
+    service.wait_until_ready().unwrap();
+    let began_with = || {
+        let mut stream = connect(port(&service));
+        stream.write_all(b"sum").unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        serde_json::from_str::<Vec<Upload>>(&text).unwrap()
+    };
+    assert!(began_with().is_empty());
+    for word in [b"say", b"die"] {
+        let restarts = service.supervisor.status().restarts;
+        connect(port(&service)).write_all(word).unwrap();
+        wait_for("it died", || {
+            let status = service.supervisor.status();
+            status.restarts > restarts && status.state == AgentState::Running
+        });
+        let before = [Upload { host: "example.org".into(), bytes: 7 }];
+        assert_eq!(began_with(), before, "and nothing that it was not told of");
+    }
 }
 
 #[test]
