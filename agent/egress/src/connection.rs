@@ -15,6 +15,7 @@ use crate::{
     held::Held,
     link::Unanswered,
     pass::{Cut, Pass, Terms},
+    records::Begun,
     refusal::{Refusal, reset},
     uploads::{May, Spent},
     worker::{Passing, Policy, Worker},
@@ -51,6 +52,8 @@ struct Connection<'a> {
     dialled: Cell<Option<SocketAddr>>,
     sent: Cell<u64>,
     received: Cell<u64>,
+    /// That it begins to pass is on record.
+    begun: Cell<Option<Begun>>,
     /// Of audit mode: the first reason to refuse it.
     would_deny: Rc<RefCell<Option<Refusal>>>,
 }
@@ -106,6 +109,7 @@ pub(crate) async fn serve(
         dialled: Cell::new(None),
         sent: Cell::new(0),
         received: Cell::new(0),
+        begun: Cell::new(None),
         would_deny: Rc::default(),
     };
     if !is_known {
@@ -204,7 +208,8 @@ impl<'a> Connection<'a> {
         let Opened { server, passing, head: Head { check, held, approved, found, .. } } = opened;
         let known = self.worker.know(passing);
         // Whatever becomes of this process, it is known that there was one.
-        self.put(EgressOutcome::Open, None);
+        let begun = self.as_record(EgressOutcome::Open, None);
+        self.begun.set(self.worker.records.begun(self.at, self.flow, begun));
         let pass = Pass {
             mover: &self.worker.mover,
             client: &client,
@@ -272,7 +277,7 @@ impl<'a> Connection<'a> {
 
     fn put(&self, outcome: EgressOutcome, refusal: Option<Refusal>) {
         let record = self.as_record(outcome, refusal);
-        self.worker.records.connection(self.at, Some(self.flow), record, Instant::now());
+        self.worker.records.over(self.at, Some(self.flow), record, self.begun.take(), Instant::now());
     }
 
     fn as_record(&self, outcome: EgressOutcome, refusal: Option<Refusal>) -> EgressRecord {
@@ -393,6 +398,7 @@ mod tests {
             dialled: Cell::new(None),
             sent: Cell::new(0),
             received: Cell::new(0),
+            begun: Cell::new(None),
             would_deny: Rc::default(),
         };
         // Sends all that may be sent, up to `most`: how much that is. The core is told at once.

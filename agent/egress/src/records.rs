@@ -1,9 +1,13 @@
 //! What is for the record, until the line to the auditor takes it. Traffic never waits for that: what finds no room is counted.
 
+mod rate;
+mod refusals;
+
+use rate::Rate;
+use refusals::Refusals;
 use ringfence_base::clock::now_micros;
 use ringfence_wire::egress::{
-    EgressCause, EgressOutcome, EgressRecord, EgressReport, Flow, MAX_NAME, MAX_SENTENCE, NameOutcome,
-    REPORTS_AT_ONCE,
+    EgressOutcome, EgressRecord, EgressReport, Flow, MAX_NAME, MAX_SENTENCE, NameOutcome, REPORTS_AT_ONCE,
 };
 use std::{
     cell::{Cell, RefCell},
@@ -13,24 +17,27 @@ use std::{
 };
 use tokio::sync::Notify;
 
-/// Records that wait for the auditor.
+/// Records that wait for the auditor. What costs more, and says more, has room where the rest has none any more.
 const MOST_WAITING: usize = 4096;
-/// Of them, what was refused may be so many: refusals cost nothing, and must not push out what passed.
+/// Of them, so many may be of connections that are over and have sent less than [`MUCH`].
+const MOST_SHORT: usize = MOST_WAITING - 256;
+/// With those that begin to pass, and names that are given an address.
+const MOST_BEGUN: usize = MOST_WAITING / 4 * 3;
+/// And with what was refused.
 const MOST_REFUSED: usize = MOST_WAITING / 2;
+/// Bytes sent from which on a connection is not one of many that anybody makes to fill the record.
+const MUCH: u64 = 64 << 10;
 /// How long the same question for a name that is not answered is one record, and the same refusal of a connection.
 const FOLDING: Duration = Duration::from_secs(10);
-/// Different ones that are followed at once.
+/// Different questions that are followed at once.
 const MOST_FOLDED: usize = 512;
-/// Different ones that are recorded at once, and in a second from then on: whoever makes up names does not fill the record.
-const BURST: f64 = 128.0;
-const PER_SECOND: f64 = 32.0;
 
 /// See the module.
 pub(crate) struct Records {
-    waiting: RefCell<VecDeque<EgressReport>>,
+    waiting: RefCell<Waiting>,
     folds: RefCell<Folds>,
     /// Connections that did not pass.
-    refusals: RefCell<HashMap<Refused, Refusals>>,
+    refusals: RefCell<Refusals>,
     /// Since the last batch that said so.
     lost: Cell<u64>,
     /// Since the worker began.
@@ -38,20 +45,21 @@ pub(crate) struct Records {
     more: Notify,
 }
 
-struct Folds {
-    by_question: HashMap<(String, String), Fold>,
-    tokens: f64,
-    filled: Instant,
+/// In the order in which they came.
+#[derive(Default)]
+struct Waiting {
+    reports: VecDeque<EgressReport>,
+    /// How many were taken before the first of them, and not given back: each has a number.
+    taken: u64,
 }
 
-/// What refusals have in common that are one record: name, port, cause, the tool call's tag.
-type Refused = (String, u16, Option<EgressCause>, u64);
+/// A record that a connection begins to pass, which its end may take the place of.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Begun(u64);
 
-/// The same refusal of connections, again and again.
-struct Refusals {
-    since: Instant,
-    /// The first that is not recorded yet, and how many came behind it.
-    more: Option<(EgressReport, u64)>,
+struct Folds {
+    by_question: HashMap<(String, String), Fold>,
+    rate: Rate,
 }
 
 struct Fold {
@@ -65,8 +73,8 @@ impl Records {
     pub(crate) fn new(now: Instant) -> Self {
         Self {
             waiting: RefCell::default(),
-            folds: RefCell::new(Folds { by_question: HashMap::new(), tokens: BURST, filled: now }),
-            refusals: RefCell::default(),
+            folds: RefCell::new(Folds { by_question: HashMap::new(), rate: Rate::new(now) }),
+            refusals: RefCell::new(Refusals::new(now)),
             lost: Cell::new(0),
             all_lost: Cell::new(0),
             more: Notify::new(),
@@ -78,44 +86,61 @@ impl Records {
         self.all_lost.get()
     }
 
-    /// Puts a connection on record. `at`: µs since 1970. Of those of a tool call that are refused for the same cause, at the same name
-    /// and port, the first is recorded at once, and the first that comes after it when [`FOLDING`] is over, with how many came after that.
+    /// Puts on record that a connection begins to pass; `None`: there was no room. `at`: µs since 1970.
+    pub(crate) fn begun(&self, at: i64, flow: Flow, record: EgressRecord) -> Option<Begun> {
+        self.push(EgressReport { at, flow: Some(flow), record }, MOST_BEGUN).map(Begun)
+    }
+
+    /// Puts a connection on record that is over, of which nothing is on record yet. What was refused is folded. `at`: µs since 1970.
     pub(crate) fn connection(&self, at: i64, flow: Option<Flow>, record: EgressRecord, now: Instant) {
+        self.over(at, flow, record, None, now);
+    }
+
+    /// The same, in the place of the record that it began, where that waits still. What was ended before anything of it passed is
+    /// folded as well.
+    pub(crate) fn over(
+        &self,
+        at: i64,
+        flow: Option<Flow>,
+        record: EgressRecord,
+        begun: Option<Begun>,
+        now: Instant,
+    ) {
         let report = EgressReport { at, flow, record };
-        let EgressRecord::Connection { name, port, cause, outcome, .. } = &report.record else { return };
-        if !matches!(outcome, EgressOutcome::Refused | EgressOutcome::Failed) {
-            return self.push(report, MOST_WAITING);
+        let EgressRecord::Connection { outcome, sent, received, .. } = &report.record else { return };
+        let is_nothing = (*sent, *received) == (0, 0);
+        let (most, is_folded) = match outcome {
+            EgressOutcome::Refused | EgressOutcome::Failed => (MOST_REFUSED, true),
+            EgressOutcome::Ended if is_nothing => (MOST_REFUSED, true),
+            _ if *sent > MUCH => (MOST_WAITING, false),
+            _ => (MOST_SHORT, false),
+        };
+        let left = match begun {
+            Some(begun) => self.waiting.borrow_mut().replace(begun, report),
+            None => Some(report),
+        };
+        let Some(report) = left else { return };
+        let report = match is_folded {
+            true => self.refusals.borrow_mut().add(report, now),
+            false => Some(report),
+        };
+        if let Some(report) = report {
+            self.push(report, most);
         }
-        let mut refusals = self.refusals.borrow_mut();
-        let key = (name.clone(), *port, *cause, flow.map_or(0, |flow| flow.call));
-        if let Some(same) = refusals.get_mut(&key) {
-            match &mut same.more {
-                Some((_, times)) => *times += 1,
-                none => *none = Some((report, 0)),
-            }
-            return;
-        }
-        if refusals.len() >= MOST_FOLDED {
-            drop(refusals);
-            return self.lose(1);
-        }
-        refusals.insert(key, Refusals { since: now, more: None });
-        drop(refusals);
-        self.push(report, MOST_REFUSED);
     }
 
-    fn push(&self, report: EgressReport, most: usize) {
-        let mut waiting = self.waiting.borrow_mut();
-        if waiting.len() >= most {
-            drop(waiting);
-            return self.lose(1);
+    /// Its number, where there are less than `most`.
+    fn push(&self, report: EgressReport, most: usize) -> Option<u64> {
+        let number = self.waiting.borrow_mut().push(report, most);
+        if number.is_none() {
+            self.lose(1);
         }
-        waiting.push_back(report);
         self.more.notify_one();
+        number
     }
 
-    /// An address begins to stand for a name.
-    pub(crate) fn answered(&self, name: &str, kind: &str, outcome: NameOutcome, address: Ipv4Addr) {
+    /// An address begins to stand for a name. False: there was no room for that.
+    pub(crate) fn answered(&self, name: &str, kind: &str, outcome: NameOutcome, address: Ipv4Addr) -> bool {
         let record = EgressRecord::Name {
             name: printable(name, MAX_NAME),
             kind: kind.to_owned(),
@@ -123,7 +148,7 @@ impl Records {
             address: Some(address),
             repeats: 0,
         };
-        self.push(EgressReport { at: now_micros(), flow: None, record }, MOST_WAITING);
+        self.push(EgressReport { at: now_micros(), flow: None, record }, MOST_BEGUN).is_some()
     }
 
     /// A question was not answered with an address: the first time that is recorded at once, and how often it came again when
@@ -136,7 +161,7 @@ impl Records {
             more.1 += 1;
             return;
         }
-        if folds.by_question.len() >= MOST_FOLDED || !folds.take(now) {
+        if folds.by_question.len() >= MOST_FOLDED || !folds.rate.take(now) {
             drop(folds);
             return self.lose(1);
         }
@@ -162,30 +187,22 @@ impl Records {
         });
         let mut reports: Vec<EgressReport> =
             over.into_iter().map(|(at, record)| EgressReport { at, flow: None, record }).collect();
-        self.refusals.borrow_mut().retain(|_, same| {
-            let is_over = at_once || now.saturating_duration_since(same.since) >= FOLDING;
-            match same.more.take_if(|_| is_over) {
-                Some((report, times)) => {
-                    reports.push(repeated(report, times));
-                    same.since = now;
-                    !at_once
-                }
-                None => !is_over,
-            }
-        });
-        reports.into_iter().for_each(|report| self.push(report, MOST_REFUSED));
+        self.refusals.borrow_mut().unfold(now, at_once, &mut reports);
+        for report in reports {
+            self.push(report, MOST_REFUSED);
+        }
     }
 
     /// Waits until there is something to take.
     pub(crate) async fn wait(&self) {
-        while self.waiting.borrow().is_empty() && self.lost.get() == 0 {
+        while self.waiting.borrow().reports.is_empty() && self.lost.get() == 0 {
             self.more.notified().await;
         }
     }
 
     /// Whether nothing waits.
     pub(crate) fn is_empty(&self) -> bool {
-        self.waiting.borrow().is_empty() && self.lost.get() == 0
+        self.waiting.borrow().reports.is_empty() && self.lost.get() == 0
     }
 
     /// What is to be said next, at most a frame of it. What could not be said is given [`back`](Self::give_back).
@@ -193,8 +210,7 @@ impl Records {
         let mut waiting = self.waiting.borrow_mut();
         let count = self.lost.take();
         let room = REPORTS_AT_ONCE - usize::from(count > 0);
-        let most = waiting.len().min(room);
-        let mut batch: Vec<EgressReport> = waiting.drain(..most).collect();
+        let mut batch = waiting.take(room);
         if count > 0 {
             batch.push(EgressReport { at: now_micros(), flow: None, record: EgressRecord::Lost { count } });
         }
@@ -207,9 +223,7 @@ impl Records {
         for report in batch.into_iter().rev() {
             if let EgressRecord::Lost { count } = report.record {
                 self.lost.set(self.lost.get() + count);
-            } else if waiting.len() < MOST_WAITING {
-                waiting.push_front(report);
-            } else {
+            } else if !waiting.give_back(report) {
                 self.lose(1);
             }
         }
@@ -222,33 +236,46 @@ impl Records {
     }
 }
 
-impl Folds {
-    fn take(&mut self, now: Instant) -> bool {
-        let passed = now.saturating_duration_since(self.filled).as_secs_f64();
-        self.tokens = (self.tokens + passed * PER_SECOND).min(BURST);
-        self.filled = now;
-        let is_there = self.tokens >= 1.0;
-        if is_there {
-            self.tokens -= 1.0;
+impl Waiting {
+    fn push(&mut self, report: EgressReport, most: usize) -> Option<u64> {
+        if self.reports.len() >= most {
+            return None;
         }
-        is_there
+        self.reports.push_back(report);
+        Some(self.taken + self.reports.len() as u64 - 1)
+    }
+
+    /// Puts a report in the place of the one with a number; gives it back where that does not wait any more.
+    fn replace(&mut self, Begun(number): Begun, report: EgressReport) -> Option<EgressReport> {
+        let at = number.checked_sub(self.taken).and_then(|at| usize::try_from(at).ok());
+        match at.and_then(|at| self.reports.get_mut(at)) {
+            Some(waits) => {
+                *waits = report;
+                None
+            }
+            None => Some(report),
+        }
+    }
+
+    fn take(&mut self, most: usize) -> Vec<EgressReport> {
+        let count = self.reports.len().min(most);
+        self.taken += count as u64;
+        self.reports.drain(..count).collect()
+    }
+
+    /// The last of those that were taken and not given back. False: there is no room, and so for none before it.
+    fn give_back(&mut self, report: EgressReport) -> bool {
+        if self.reports.len() >= MOST_WAITING || self.taken == 0 {
+            return false;
+        }
+        self.reports.push_front(report);
+        self.taken -= 1;
+        true
     }
 }
 
 fn name_record((name, kind): (String, String), outcome: NameOutcome, repeats: u64) -> EgressRecord {
     EgressRecord::Name { name, kind, outcome, address: None, repeats }
-}
-
-/// Says how many like it came after it.
-fn repeated(mut report: EgressReport, times: u64) -> EgressReport {
-    if let EgressRecord::Connection { reason, .. } = &mut report.record
-        && times > 0
-    {
-        let said = reason.take().unwrap_or_default();
-        let again = format!(" (and {times} more like it within {} s)", FOLDING.as_secs());
-        *reason = Some(printable(&said, MAX_SENTENCE.saturating_sub(again.len())) + &again);
-    }
-    report
 }
 
 /// A sentence for the record: one line of printable ASCII, and no longer than it may be.
@@ -264,6 +291,7 @@ fn printable(text: &str, most: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ringfence_wire::egress::EgressCause;
 
     fn connection(port: u16) -> EgressRecord {
         EgressRecord::Name {
@@ -367,10 +395,10 @@ mod tests {
             }
             records.unfold(begun + FOLDING * (round + 1), false);
         }
-        assert_eq!(records.waiting.borrow().len(), MOST_REFUSED);
+        assert_eq!(records.waiting.borrow().reports.len(), MOST_REFUSED);
         assert!(records.lost() > 0);
         records.connection(0, None, ended(443, EgressOutcome::Passed), begun);
-        assert!(records.waiting.borrow().iter().any(|report| {
+        assert!(records.waiting.borrow().reports.iter().any(|report| {
             matches!(&report.record, EgressRecord::Connection { outcome: EgressOutcome::Passed, .. })
         }));
     }
@@ -401,6 +429,79 @@ mod tests {
         records.connection(9, None, ended(443, EgressOutcome::Refused), begun + FOLDING * 2);
         records.unfold(begun + FOLDING * 2, true);
         assert_eq!(records.take().len(), 1, "nothing is forgotten at the end");
+    }
+
+    fn flow() -> Flow {
+        Flow { address: [198, 18, 1, 1].into(), port: 443, call: 0, pid: 1, tgid: 1, start: 1, uid: 1000 }
+    }
+
+    fn with_sent(bytes: u64, outcome: EgressOutcome) -> EgressRecord {
+        let mut record = ended(443, outcome);
+        if let EgressRecord::Connection { sent, .. } = &mut record {
+            *sent = bytes;
+        }
+        record
+    }
+
+    /// What is taken of connections: their outcomes and what they sent.
+    fn outcomes(batch: &[EgressReport]) -> Vec<(EgressOutcome, u64)> {
+        let of = |report: &EgressReport| match &report.record {
+            EgressRecord::Connection { outcome, sent, .. } => Some((*outcome, *sent)),
+            _ => None,
+        };
+        batch.iter().filter_map(of).collect()
+    }
+
+    #[test]
+    fn the_end_of_a_connection_takes_the_place_of_its_beginning_where_that_waits() {
+        use EgressOutcome::{Ended, Open, Passed};
+        let begun = Instant::now();
+        let records = Records::new(begun);
+        let opens = || records.begun(0, flow(), with_sent(0, Open));
+        let (first, second) = (opens(), opens());
+        records.over(0, Some(flow()), with_sent(5, Passed), second, begun);
+        let batch = records.take();
+        assert_eq!(outcomes(&batch), [(Open, 0), (Passed, 5)]);
+        // What is on its way is not changed; what came back is.
+        let third = opens();
+        records.over(0, Some(flow()), with_sent(6, Passed), first, begun);
+        records.give_back(batch);
+        records.over(0, Some(flow()), with_sent(0, Ended), third, begun);
+        assert_eq!(outcomes(&records.take()), [(Open, 0), (Passed, 5), (Ended, 0), (Passed, 6)]);
+        let fourth = opens();
+        records.give_back(records.take());
+        records.over(0, Some(flow()), with_sent(7, Passed), fourth, begun);
+        assert_eq!(outcomes(&records.take()), [(Passed, 7)]);
+        assert_eq!(records.lost(), 0);
+    }
+
+    #[test]
+    fn many_short_connections_do_not_push_out_the_end_of_one_that_sent_much() {
+        use EgressOutcome::{Ended, Open, Passed};
+        let begun = Instant::now();
+        let records = Records::new(begun);
+        // It was sent long ago that this one began.
+        let old = records.begun(0, flow(), with_sent(0, Open));
+        records.take();
+        let address = Ipv4Addr::new(198, 18, 1, 1);
+        let names =
+            (0..5000).filter(|at| records.answered(&format!("{at}.w"), "A", NameOutcome::Answered, address));
+        assert_eq!(names.count(), MOST_BEGUN, "nor names, of which a wildcard has any number");
+        let opened = records.begun(0, flow(), with_sent(0, Open));
+        assert!(opened.is_none());
+        for _ in 0..5000 {
+            records.over(0, Some(flow()), with_sent(MUCH, Passed), opened, begun);
+        }
+        assert_eq!(records.waiting.borrow().reports.len(), MOST_SHORT);
+        records.over(0, Some(flow()), with_sent(MUCH + 1, Passed), old, begun);
+        let waiting: Vec<EgressReport> = records.waiting.borrow().reports.iter().cloned().collect();
+        assert_eq!(outcomes(&waiting).last(), Some(&(Passed, MUCH + 1)));
+        // Who has nothing left to send may still connect as often as it likes.
+        let records = Records::new(begun);
+        for _ in 0..5000 {
+            records.over(0, Some(flow()), with_sent(0, Ended), None, begun);
+        }
+        assert_eq!(outcomes(&records.take()), [(Ended, 0)]);
     }
 
     #[test]

@@ -218,9 +218,11 @@ impl Worker {
     ) -> Result<Ipv4Addr, NoRoom> {
         let address = self.table.borrow_mut().for_name(name, Instant::now())?;
         let mut answered = self.answered.borrow_mut();
-        if answered.get(&address).is_none_or(|before| before != name) {
+        // What found no room is tried again with the next question.
+        if answered.get(&address).is_none_or(|before| before != name)
+            && self.records.answered(name, kind, outcome, address)
+        {
             answered.insert(address, name.to_owned());
-            self.records.answered(name, kind, outcome, address);
         }
         Ok(address)
     }

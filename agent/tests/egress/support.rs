@@ -267,7 +267,7 @@ impl Core {
     pub(crate) fn all_connections(&self) -> u64 {
         let more = |record: EgressRecord| match record {
             EgressRecord::Connection { reason: Some(reason), .. } => {
-                let more = reason.rsplit_once(" (and ").and_then(|(_, more)| more.split_once(" more like it"));
+                let more = reason.rsplit_once(" (and ").and_then(|(_, more)| more.split_once(" more "));
                 more.map_or(0, |(more, _)| more.parse().unwrap())
             }
             _ => 0,
