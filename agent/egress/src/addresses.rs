@@ -1,9 +1,18 @@
 //! Which addresses a granted name may lead to.
 
-use crate::refusal::Refusal;
+use crate::{
+    refusal::Refusal,
+    route::{Leads, leads},
+};
 use ringfence_names::address::{Blocked, carried_v4, is_within, screen};
 use ringfence_wire::egress::{AddressRule, EgressCause, Names};
-use std::{collections::HashSet, io, net::IpAddr};
+use std::{
+    collections::HashSet,
+    io,
+    net::{IpAddr, SocketAddr},
+    sync::{Mutex, PoisonError},
+    time::{Duration, Instant},
+};
 
 /// Most addresses of a name that are tried.
 pub(crate) const MOST_ADDRESSES: usize = 8;
@@ -12,7 +21,7 @@ pub(crate) const MOST_ADDRESSES: usize = 8;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Found {
     pub(crate) addr: IpAddr,
-    /// It is one of this host's own.
+    /// It leads to this host.
     pub(crate) is_own: bool,
 }
 
@@ -72,19 +81,51 @@ fn is_of_host_alone(addr: IpAddr) -> bool {
     }
 }
 
-/// Says of each address whether it is this host's own.
-///
-/// # Errors
-/// The kernel does not say which those are.
-pub(crate) fn found(addrs: Vec<IpAddr>) -> io::Result<Vec<Found>> {
-    let own: HashSet<IpAddr> = nix::ifaddrs::getifaddrs()?
-        .filter_map(|interface| {
-            let address = interface.address?;
-            let v4 = address.as_sockaddr_in().map(|v4| IpAddr::V4(v4.ip()));
-            v4.or_else(|| address.as_sockaddr_in6().map(|v6| IpAddr::V6(v6.ip())))
-        })
-        .collect();
-    Ok(addrs.into_iter().map(|addr| Found { addr, is_own: own.contains(&addr.to_canonical()) }).collect())
+/// Which addresses are this host's: those that the kernel sends to it, and those of its interfaces, also where their way is another
+/// (in a VRF). The latter are asked for once in a while, for there may be thousands.
+#[derive(Default)]
+pub(crate) struct Own(Mutex<Option<(Instant, HashSet<IpAddr>)>>);
+
+impl Own {
+    /// How long what interfaces have counts. What was added since is routed here.
+    const LASTS: Duration = Duration::from_secs(2);
+
+    /// The first of a name's addresses, and of each whether it is this host's own, as a connection to that port would find it.
+    ///
+    /// # Errors
+    /// The kernel does not say.
+    pub(crate) fn found(&self, addrs: Vec<IpAddr>, port: u16) -> io::Result<Vec<Found>> {
+        let found = |addr: IpAddr| {
+            let carried = carried_v4(addr).map(IpAddr::V4);
+            let is_own = self.has(addr, port)? || carried.map_or(Ok(false), |v4| self.has(v4, port))?;
+            Ok(Found { addr, is_own })
+        };
+        addrs.into_iter().take(MOST_ADDRESSES).map(found).collect()
+    }
+
+    fn has(&self, addr: IpAddr, port: u16) -> io::Result<bool> {
+        // What leads nowhere is dialled, and fails by what its client is to be told.
+        Ok(leads(SocketAddr::new(addr, port), None)? == Leads::Here
+            || self.is_of_an_interface(addr.to_canonical())?)
+    }
+
+    fn is_of_an_interface(&self, addr: IpAddr) -> io::Result<bool> {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (_, addrs) = match known.take().filter(|(since, _)| since.elapsed() < Self::LASTS) {
+            Some(fresh) => known.insert(fresh),
+            None => known.insert((Instant::now(), of_interfaces()?)),
+        };
+        Ok(addrs.contains(&addr))
+    }
+}
+
+fn of_interfaces() -> io::Result<HashSet<IpAddr>> {
+    let addrs = nix::ifaddrs::getifaddrs()?.filter_map(|interface| {
+        let address = interface.address?;
+        let v4 = address.as_sockaddr_in().map(|v4| IpAddr::V4(v4.ip()));
+        v4.or_else(|| address.as_sockaddr_in6().map(|v6| IpAddr::V6(v6.ip())))
+    });
+    Ok(addrs.collect())
 }
 
 #[cfg(test)]
@@ -175,7 +216,22 @@ mod tests {
     #[test]
     fn the_host_knows_its_own_addresses() {
         let addr = |text: &str| text.parse::<IpAddr>().unwrap();
-        let said = found(vec![addr("127.0.0.1"), addr("::ffff:127.0.0.1"), addr("192.0.2.77")]).unwrap();
-        assert_eq!(said.iter().map(|found| found.is_own).collect::<Vec<_>>(), [true, true, false]);
+        let own = Own::default();
+        let found = |addrs: &[&str]| own.found(addrs.iter().map(|text| addr(text)).collect(), 443).unwrap();
+        let said =
+            found(&["127.0.0.1", "::ffff:127.0.0.1", "64:ff9b::7f00:1", "192.0.2.77", "64:ff9b::c000:24d"]);
+        let said: Vec<bool> = said.iter().map(|found| found.is_own).collect();
+        assert_eq!(said, [true, true, true, false, false], "also by NAT64");
+        assert_eq!(found(&["192.0.2.77"; 100]).len(), MOST_ADDRESSES);
+        let (since, addrs) = own.0.lock().unwrap().clone().unwrap();
+        assert!(addrs.contains(&addr("127.0.0.1")));
+        // What is known is what is said, for a while.
+        let known = |since| *own.0.lock().unwrap() = Some((since, HashSet::from([addr("192.0.2.77")])));
+        known(Instant::now());
+        assert!(found(&["192.0.2.77"])[0].is_own, "an address of an interface, wherever it is routed");
+        if let Some(past) = since.checked_sub(Own::LASTS) {
+            known(past);
+            assert!(!found(&["192.0.2.77"])[0].is_own);
+        }
     }
 }

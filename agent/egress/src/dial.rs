@@ -1,9 +1,10 @@
 //! From a name to a server: the host's resolver, what of its answers may be dialled, and the first of those that answers.
 
 use crate::{
-    addresses::{Found, MOST_ADDRESSES, Not, found},
-    hosts,
+    addresses::{Found, Not},
+    hosts::Hosts,
     refusal::Refusal,
+    route::{Leads, leads},
     worker::{Policy, Worker},
 };
 use ringfence_wire::egress::EgressCause;
@@ -65,10 +66,10 @@ pub(crate) async fn reach(
     let full = |_| Refusal::new(EgressCause::Full, "too many servers are being looked for already");
     let _place = timeout(LOOKUP_TIME, worker.dials.acquire()).await.map_err(full)?;
     let found =
-        look_up(worker, name).await.map_err(|reason| Refusal::new(EgressCause::Unresolved, &reason))?;
+        look_up(worker, name, port).await.map_err(|reason| Refusal::new(EgressCause::Unresolved, &reason))?;
     let mut would_deny = None;
     let (mut fine, mut blocked) = (Vec::new(), None);
-    for found in found.into_iter().take(MOST_ADDRESSES) {
+    for found in found {
         match policy.judge_address(found, port) {
             Ok(addr) => fine.push((SocketAddr::new(addr, port), found.is_own)),
             Err(not) => {
@@ -92,9 +93,17 @@ pub(crate) async fn reach(
         refusal: Refusal::new(EgressCause::Unreachable, &format!("nobody answers: {error}")),
         address,
     })?;
-    // A route may be to this host although the address is no interface's. Nothing was said to it yet.
+    // The way of a connection may be another than its address alone has: by its source, or by a route that is new. Nothing was
+    // said to it yet.
     let is_known = fine.iter().any(|(addr, is_own)| *addr == address && *is_own);
-    let is_own = is_known || is_this_host(&stream, address);
+    let is_own = is_known
+        || is_this_host(&stream, address).map_err(|error| NoServer {
+            refusal: Refusal::new(
+                EgressCause::Unreachable,
+                &format!("whether it leads to this host cannot be told: {error}"),
+            ),
+            address: Some(address),
+        })?;
     if is_own && !is_known {
         match policy.judge_address(Found { addr: address.ip(), is_own }, port) {
             Ok(_) => {}
@@ -108,20 +117,27 @@ pub(crate) async fn reach(
     Ok(Server { stream, address, is_own, would_deny })
 }
 
-/// Whether both ends of a connection have the same address.
-fn is_this_host(stream: &TcpStream, address: SocketAddr) -> bool {
-    stream.local_addr().is_ok_and(|local| local.ip() == address.ip())
+/// Whether a connection is to this host.
+///
+/// # Errors
+/// The kernel does not say.
+fn is_this_host(stream: &TcpStream, address: SocketAddr) -> io::Result<bool> {
+    match leads(address, Some(stream.local_addr()?))? {
+        Leads::Here => Ok(true),
+        Leads::Away => Ok(false),
+        Leads::Nowhere => Err(io::ErrorKind::NetworkUnreachable.into()),
+    }
 }
 
 /// The addresses of a name, best first. At least one.
-async fn look_up(worker: &Worker, name: &str) -> Result<Vec<Found>, String> {
+async fn look_up(worker: &Worker, name: &str, port: u16) -> Result<Vec<Found>, String> {
     let until = Instant::now() + LOOKUP_TIME;
     let late = || format!("the host's resolver did not find it within {} s", LOOKUP_TIME.as_secs());
     let place = timeout_at(until, Arc::clone(&worker.lookups).acquire_owned()).await.map_err(|_| late())?;
-    let host = name.to_owned();
+    let (host, hosts, own) = (name.to_owned(), Arc::clone(&worker.hosts), Arc::clone(&worker.own));
     // It cannot be interrupted: its place is free when it is over, whoever still waits for it.
     let look_up = spawn_blocking(move || {
-        let found = addresses_of(&host, hosts::read(), resolve).and_then(found);
+        let found = addresses_of(&host, &hosts, resolve).and_then(|addrs| own.found(addrs, port));
         drop(place);
         found
     });
@@ -135,10 +151,12 @@ async fn look_up(worker: &Worker, name: &str) -> Result<Vec<Found>, String> {
 /// granted. In /etc/hosts names have no dot, so that is looked at first.
 fn addresses_of(
     name: &str,
-    hosts: Vec<u8>,
+    hosts: &Hosts,
     resolve: impl FnOnce(&str) -> io::Result<Vec<IpAddr>>,
 ) -> io::Result<Vec<IpAddr>> {
-    let there = hosts::find(&hosts, name);
+    let there = hosts
+        .find(name)
+        .map_err(|error| io::Error::new(error.kind(), format!("cannot read /etc/hosts: {error}")))?;
     if there.is_empty() { resolve(&format!("{name}.")) } else { Ok(there) }
 }
 
@@ -192,28 +210,114 @@ fn prepare(stream: &TcpStream) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{confine::Limits, link::Link, route::tests::elsewhere};
+    use ringfence_wire::egress::{AddressRule, EgressStart, NameRule, Names};
+    use std::io::Read;
 
     #[test]
     fn no_domain_is_put_behind_a_name_and_the_hosts_file_counts() {
-        let hosts = b"127.0.0.1 localhost\n10.1.2.3 git.corp.example git\n".to_vec();
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("hosts");
+        std::fs::write(&path, "127.0.0.1 localhost\n10.1.2.3 git.corp.example git\n").unwrap();
+        let hosts = Hosts::at(path);
         let none = |name: &str| -> io::Result<Vec<IpAddr>> { panic!("{name}") };
-        let found = addresses_of("git.corp.example", hosts.clone(), none).unwrap();
+        let found = addresses_of("git.corp.example", &hosts, none).unwrap();
         assert_eq!(found, ["10.1.2.3".parse::<IpAddr>().unwrap()]);
         let mut asked = String::new();
-        let found = addresses_of("git.corp.example.org", hosts, |name| {
+        let found = addresses_of("git.corp.example.org", &hosts, |name| {
             name.clone_into(&mut asked);
             Ok(Vec::new())
         });
         assert_eq!((asked.as_str(), found.unwrap().len()), ("git.corp.example.org.", 0));
+        let error = addresses_of("a.example", &Hosts::at(dir.path().into()), none).unwrap_err();
+        assert!(error.to_string().contains("cannot read /etc/hosts"), "{error}");
     }
 
     #[tokio::test]
-    async fn a_connection_to_this_host_is_told_by_its_ends() {
+    async fn a_connection_to_this_host_is_told_by_its_route() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let stream = TcpStream::connect(address).await.unwrap();
-        assert!(is_this_host(&stream, address));
-        assert!(!is_this_host(&stream, "192.0.2.1:80".parse().unwrap()));
+        assert!(is_this_host(&stream, address).unwrap());
+        // A machine of no network has no way there.
+        assert!(!is_this_host(&stream, "192.0.2.1:80".parse().unwrap()).unwrap_or_default());
+    }
+
+    #[test]
+    fn what_is_routed_to_this_host_is_refused_before_anything_is_said() {
+        let lines = [
+            "link set lo up",
+            "link set out up",
+            "addr add 10.0.0.5/24 dev out",
+            "route add default via 10.0.0.1",
+            "route add local 93.184.216.0/23 dev lo src 10.0.0.5",
+            // For the second half of that, and for what comes from the interface's own address, and nothing else.
+            "rule add to 10.0.0.5 lookup local pref 1",
+            "rule add to 93.184.217.0/24 lookup local pref 1",
+            "rule add from 10.0.0.5 lookup local pref 2",
+            "rule del pref 0",
+        ];
+        let dir = tempfile::tempdir().unwrap();
+        let hosts = dir.path().join("hosts");
+        std::fs::write(&hosts, "93.184.217.9 at-once.example\n93.184.216.9 later.example\n").unwrap();
+        let names = |addresses: &[&str]| {
+            let rule = |host: &str| NameRule { host: host.into(), port: None, tcp: true, rule: 0 };
+            let allow = |net: &&str| AddressRule { net: net.parse().unwrap(), port: None, allow: true };
+            Names {
+                rules: ["at-once.example", "later.example"].map(rule).into(),
+                addresses: addresses.iter().map(allow).collect(),
+                ..Names::default()
+            }
+        };
+        let worker = |names: Names, host_network| {
+            let start = EgressStart {
+                container: "0123456789ab".into(),
+                profile: "tested".into(),
+                block: "198.18.7.0/24".parse().unwrap(),
+                names,
+                audit: false,
+                v6: false,
+                host_network,
+                uploads: Vec::new(),
+            };
+            let limits = Limits { memory: 512 << 20, descriptors: 4096 };
+            let mut worker = Worker::new(start, Link::new().0, limits).unwrap();
+            worker.hosts = Arc::new(Hosts::at(hosts.clone()));
+            worker
+        };
+        elsewhere(&lines, || {
+            let listener = std::net::TcpListener::bind("0.0.0.0:0").unwrap();
+            listener.set_nonblocking(true).unwrap();
+            let port = listener.local_addr().unwrap().port();
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            let to = |worker: &Worker, name: &str| {
+                let policy = worker.policy();
+                let reached = reach(worker, &policy, name, port);
+                tokio::task::LocalSet::new().block_on(&runtime, reached)
+            };
+            for host_network in [true, false] {
+                let worker = worker(names(&[]), host_network);
+                let no = to(&worker, "at-once.example").err().unwrap();
+                assert_eq!(no.refusal.cause, EgressCause::NotPublic, "{:?}", no.refusal);
+                assert!(listener.accept().is_err(), "it is not even dialled");
+                // By its source, which it has once it is dialled.
+                let no = to(&worker, "later.example").err().unwrap();
+                assert_eq!(no.refusal.cause, EgressCause::NotPublic, "{:?}", no.refusal);
+                let mut said = Vec::new();
+                let (mut dialled, from) = listener.accept().unwrap();
+                assert_eq!(from.ip().to_string(), "10.0.0.5", "its ends do not tell");
+                dialled.set_nonblocking(false).unwrap();
+                assert_eq!(dialled.read_to_end(&mut said).unwrap(), 0);
+            }
+            let granted = names(&["93.184.216.0/23"]);
+            for (host_network, expected) in [(true, true), (false, false)] {
+                let worker = worker(granted.clone(), host_network);
+                for name in ["at-once.example", "later.example"] {
+                    let reached = to(&worker, name);
+                    assert_eq!(reached.is_ok_and(|server| server.is_own), expected, "{name} {host_network}");
+                }
+            }
+        });
     }
 
     #[tokio::test]

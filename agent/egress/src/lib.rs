@@ -7,7 +7,7 @@
 //! | `worker` | what all connections share: the policy, the table of names, counts |
 //! | `dns` | the container's resolver |
 //! | `connection` | one connection, from its first byte to its record; `head`: what is said first |
-//! | `dial`, `hosts`, `addresses` | from a name to a server, and which addresses one may have |
+//! | `dial`, `hosts`, `route`, `addresses` | from a name to a server, and which addresses one may have |
 //! | `pass` | bytes both ways, and what of them is still looked at |
 //! | `held` | bytes of a client's that are judged before they go on, and how many there may be |
 //! | `flow`, `pipes` | bytes from one socket to another, without a buffer for each |
@@ -38,5 +38,6 @@ mod pipes;
 mod records;
 mod refusal;
 pub mod role;
+mod route;
 mod uploads;
 mod worker;

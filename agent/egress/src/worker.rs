@@ -1,10 +1,11 @@
 //! What all connections and questions of a worker share: the policy, the table of names, counts.
 
 use crate::{
-    addresses::{Found, MOST_ADDRESSES, Not, may_dial},
+    addresses::{Found, MOST_ADDRESSES, Not, Own, may_dial},
     confine::Limits,
     flow::Mover,
     held::places,
+    hosts::Hosts,
     link::Link,
     records::Records,
     refusal::Refusal,
@@ -45,6 +46,9 @@ pub(crate) struct Worker {
     pub(crate) places: Semaphore,
     pub(crate) dials: Semaphore,
     pub(crate) lookups: Arc<Semaphore>,
+    /// Of the host, for those that look names up.
+    pub(crate) hosts: Arc<Hosts>,
+    pub(crate) own: Arc<Own>,
     pub(crate) most_connections: u64,
     policy: RefCell<Rc<Policy>>,
     table: RefCell<Table>,
@@ -165,6 +169,8 @@ impl Worker {
             places: Semaphore::new(places(limits.memory)),
             dials: Semaphore::new(MOST_DIALS as usize),
             lookups: Arc::new(Semaphore::new(MOST_LOOKUPS)),
+            hosts: Arc::default(),
+            own: Arc::default(),
             // Each has a client and a server.
             most_connections: MOST_CONNECTIONS.min(limits.descriptors.saturating_sub(OTHER_DESCRIPTORS) / 2),
             uploads: Uploads::new(uploads, &names),

@@ -90,11 +90,31 @@ impl Core {
 
     /// The same, for a container whose network namespace is the host's or is not.
     pub(crate) fn start_in(names: Names, audit: bool, host_network: bool) -> Self {
-        Self::start_after(names, audit, host_network, Vec::new())
+        Self::start_with(names, audit, host_network, None, Vec::new())
     }
 
     /// The same, after workers that had sent so much.
     pub(crate) fn start_after(names: Names, audit: bool, host_network: bool, uploads: Vec<Upload>) -> Self {
+        Self::start_with(names, audit, host_network, None, uploads)
+    }
+
+    /// The same, with a worker that may have so many descriptors.
+    pub(crate) fn start_limited(
+        names: Names,
+        audit: bool,
+        host_network: bool,
+        descriptors: Option<u64>,
+    ) -> Self {
+        Self::start_with(names, audit, host_network, descriptors, Vec::new())
+    }
+
+    fn start_with(
+        names: Names,
+        audit: bool,
+        host_network: bool,
+        descriptors: Option<u64>,
+        uploads: Vec<Upload>,
+    ) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
         let (udp, dns) = (UdpSocket::bind("127.0.0.1:0").unwrap(), TcpListener::bind("127.0.0.1:0").unwrap());

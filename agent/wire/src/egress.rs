@@ -33,6 +33,8 @@ pub const MAX_NAME: usize = 253;
 pub const MAX_SENTENCE: usize = 500;
 /// Most [`Upload`]s in a message of the worker's: so many of the longest fit into [`MAX_QUESTION`].
 pub const UPLOADS_AT_ONCE: usize = 32;
+/// Most connections of which a worker does not know yet whose they are: it accepts no more until it is told.
+pub const MOST_ASKING: usize = 384;
 /// Exact names that a container's block has addresses for.
 pub const MAX_EXACT_NAMES: usize = 127;
 

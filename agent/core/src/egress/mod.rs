@@ -25,6 +25,7 @@ mod tasks;
 #[cfg(test)]
 pub(crate) mod tests;
 mod uploads;
+mod worker;
 
 use crate::{enforcer::FlowSource, enroll::EnrollError, privileges::Privileges};
 use blocks::{Block, Blocks};

@@ -8,11 +8,12 @@
 
 use super::{
     EgressError,
-    blocks::Block,
     listeners::Listeners,
+    retry::{Retry, seconds_until},
     uploads::{Uploads, last_said},
+    worker::{Attached, Served, limit},
 };
-use crate::{enforcer::FlowSource, pace::Pace};
+use crate::pace::Pace;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use ringfence_base::error::chain;
 use ringfence_supervise::{
@@ -356,8 +357,12 @@ impl Supervisor {
         {
             return Ended::Host(format!("its egress worker cannot be limited: {errno} ({})", process.kill()));
         }
-        let session = match Session::new(self, process.socket()) {
-            Ok(session) => session,
+        let both = Session::new(self, process.socket()).and_then(|session| {
+            // What it says at last is read when it is no more.
+            Ok((session, process.socket().try_clone()?))
+        });
+        let (session, last) = match both {
+            Ok(both) => both,
             Err(error) => {
                 let exit = process.kill();
                 return Ended::Host(format!("its egress worker cannot be talked to: {error} ({exit})"));
@@ -371,21 +376,17 @@ impl Supervisor {
             let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
             inner.handle = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
         }
-        let last = process.socket().try_clone();
-        let link = process.socket().try_clone().map_err(|error| error.to_string());
-        let served = link.and_then(|link| match Session::new(self, link).run() {
-            Ok(()) | Err(FrameError::Closed) => Ok(()),
-            Err(error) => Err(format!("its egress worker broke off: {}", chain(&error))),
-        });
+        let broken = session.run().err().filter(|error| !matches!(error, FrameError::Closed));
         let is_to_end = self.inner().stop;
         let exit = match broken {
             None if is_to_end => process.finish(STOP_TIME),
             _ => process.kill(),
         };
-        if let Ok(link) = last {
-            self.inner().uploads.heard(last_said(link));
-        }
-        served.map(|()| format!("its egress worker ended: {exit}")).map_err(|why| format!("{why} ({exit})"))
+        self.inner().uploads.heard(last_said(last));
+        Ended::Worker(match broken {
+            None => format!("its egress worker ended: {exit}"),
+            Some(error) => format!("its egress worker broke off: {} ({exit})", chain(&error)),
+        })
     }
 }
 
