@@ -39,6 +39,24 @@ impl Body {
         matches!(self, Self::Left(0) | Self::Chunks(Chunk::Over))
     }
 
+    /// How many bytes come next that belong to this body whatever they are.
+    pub(super) fn opaque(&self) -> u64 {
+        match self {
+            Self::Left(left) | Self::Chunks(Chunk::Data(left)) => *left,
+            Self::Chunks(_) => 0,
+        }
+    }
+
+    /// So many of those went on.
+    pub(super) fn passed(&mut self, count: u64) {
+        match self {
+            Self::Left(left) => *left = left.saturating_sub(count),
+            Self::Chunks(Chunk::Data(left)) if *left > count => *left -= count,
+            Self::Chunks(chunk @ Chunk::Data(_)) => *chunk = Chunk::End,
+            Self::Chunks(_) => {}
+        }
+    }
+
     /// How many of the bytes belong to this body and may go on; none: more have to come.
     pub(super) fn pass(&mut self, bytes: &[u8]) -> Result<usize, Refused> {
         match self {

@@ -205,6 +205,35 @@ impl Requests {
         Fed { forward, refused: self.refused.clone() }
     }
 
+    /// How many of the client's next bytes may go on whatever they are: a body's. Where all that was fed went on, so many may go on
+    /// without being fed, and then be [told](Self::passed).
+    pub fn opaque(&self) -> u64 {
+        match &self.phase {
+            Phase::Body(body) if self.refused.is_none() && !self.awaits.go_on => body.opaque(),
+            _ => 0,
+        }
+    }
+
+    /// So many of the [opaque](Self::opaque) bytes went on, and no more than those.
+    pub fn passed(&mut self, count: u64) {
+        if let Phase::Body(body) = &mut self.phase {
+            body.passed(count);
+            if body.is_over() {
+                self.next_request();
+            }
+        }
+    }
+
+    /// Bytes of memory that the server's answer takes, as far as it is there.
+    pub fn kept(&self) -> usize {
+        self.response.kept()
+    }
+
+    /// The same, at most, once so many bytes more are given to [`Self::response`].
+    pub fn kept_with(&self, more: usize) -> usize {
+        self.response.kept_with(more)
+    }
+
     /// Whether the client's bytes wait for what the server says: what it sends has to be given to [`Self::response`] first.
     pub fn awaits_response(&self) -> bool {
         self.refused.is_none() && (self.awaits.go_on || self.awaits.switch)

@@ -5,6 +5,8 @@ use httparse::Response;
 
 /// Most headers of an answer.
 const MAX_HEADERS: usize = 128;
+/// Bytes by which what is kept grows.
+const STEP: usize = 512;
 /// What is kept of a protocol's name, to be shown.
 const MAX_SHOWN: usize = 40;
 
@@ -34,6 +36,9 @@ impl Reader {
             if self.head.len() >= MAX_HEAD {
                 return Err(Refused::Response("its head is too long"));
             }
+            if self.head.len() == self.head.capacity() {
+                self.head.reserve_exact(STEP);
+            }
             self.head.push(*byte);
             if self.head.ends_with(b"\n\r\n") || self.head.ends_with(b"\n\n") {
                 let said = said(&self.head)?;
@@ -43,6 +48,17 @@ impl Reader {
             }
         }
         Ok((bytes.len(), None))
+    }
+
+    /// Bytes of memory that it takes.
+    pub(super) fn kept(&self) -> usize {
+        self.head.capacity()
+    }
+
+    /// The same, at most, once so many bytes more are read.
+    pub(super) fn kept_with(&self, more: usize) -> usize {
+        let length = self.head.len().saturating_add(more).min(MAX_HEAD);
+        self.head.capacity().max(length.next_multiple_of(STEP))
     }
 }
 

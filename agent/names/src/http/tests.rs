@@ -407,3 +407,67 @@ proptest! {
         let _ = requests.feed(&client);
     }
 }
+
+/// What goes on of a stream that comes in pieces of `size` bytes, where bodies go on without being looked at.
+fn unread(stream: &[u8], size: usize) -> (usize, Option<Refused>) {
+    let mut requests = requests();
+    let (mut gone, mut come) = (0, 0);
+    while come < stream.len() {
+        let is_held = gone < come;
+        come = (come + size).min(stream.len());
+        if !is_held {
+            let opaque = requests.opaque().min((come - gone) as u64);
+            requests.passed(opaque);
+            gone += opaque as usize;
+        }
+        let fed = requests.feed(&stream[gone..come]);
+        gone += fed.forward;
+        if fed.refused.is_some() {
+            return (gone, fed.refused);
+        }
+    }
+    (gone, None)
+}
+
+#[test]
+fn a_body_that_is_not_looked_at_ends_where_one_does_that_is() {
+    let post = with("Content-Length: 21\r\n") + "GET / HTTP/1.1\r\n\r\nabc";
+    let chunks = with("Transfer-Encoding: chunked\r\n") + "5\r\nGET /\r\n00A\r\n0123456789\r\n0\r\n\r\n";
+    let other = GET.replace("a.example", "b.example");
+    for stream in [
+        [&post[..], &chunks, GET, &post].concat(),
+        [&post[..], &chunks, &other].concat(),
+        [&chunks[..], "x"].concat(),
+        chunks.replace("GET /\r\n", "GET /x\r\n"),
+    ] {
+        let Fed { forward, refused } = fed(&stream);
+        for size in 1..stream.len() {
+            assert_eq!(unread(stream.as_bytes(), size), (forward, refused.clone()), "{stream:?} by {size}");
+        }
+    }
+    // What waits for the server's word does not pass, and nothing does that was refused.
+    let mut waits = requests();
+    let _ = waits.feed((with("Content-Length: 5\r\nExpect: 100-continue\r\n") + "ab").as_bytes());
+    assert_eq!(waits.opaque(), 0);
+    waits.response(b"HTTP/1.1 100 Continue\r\n\r\n").unwrap();
+    assert_eq!(waits.opaque(), 5);
+    let mut refused = requests();
+    assert!(refused.feed((with("Transfer-Encoding: chunked\r\n") + "5;x\r\n").as_bytes()).refused.is_some());
+    assert_eq!(refused.opaque(), 0);
+}
+
+#[test]
+fn an_answers_head_takes_what_is_said_beforehand() {
+    let mut requests = requests();
+    let _ = requests.feed(with("Upgrade: websocket\r\n").as_bytes());
+    let mut told = 0;
+    for piece in [&b"HTTP/1.1 101 Switching Protocols\r\nX: "[..], &[b'x'; 3000], &[b'y'; 1], b"\r\n"] {
+        told = requests.kept_with(piece.len());
+        requests.response(piece).unwrap();
+        assert!((1..=told).contains(&requests.kept()) && told < requests.kept() + 512, "{told}");
+    }
+    assert!(told > 3000, "{told}");
+    requests.response(b"Upgrade: websocket\r\n\r\n").unwrap();
+    assert!(requests.is_tunnel());
+    assert_eq!(requests.kept(), 0);
+}

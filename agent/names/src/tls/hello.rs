@@ -11,8 +11,6 @@ pub struct Hello {
     pub server_name: Option<String>,
     /// Whether it has an encrypted ClientHello, or random bytes that look like one: nobody can tell.
     pub ech: bool,
-    /// The protocols that the client offers to speak, as it wrote them, in its order.
-    pub alpn: Vec<Vec<u8>>,
     /// Whether it announces early data.
     pub early_data: bool,
 }
@@ -49,7 +47,7 @@ impl Hello {
         if !input.short()?.0.contains(&0) {
             return Err(Refused::Malformed("it does not offer to go uncompressed"));
         }
-        let mut hello = Self { server_name: None, ech: false, alpn: Vec::new(), early_data: false };
+        let mut hello = Self { server_name: None, ech: false, early_data: false };
         // Before TLS 1.2, a hello could end here.
         if !input.is_empty() {
             let mut extensions = input.long()?;
@@ -70,7 +68,7 @@ impl Hello {
             }
             match kind {
                 extension::SERVER_NAME => self.server_name = Some(server_name(&mut content)?),
-                extension::ALPN => self.alpn = protocols(&mut content)?,
+                extension::ALPN => protocols(&mut content)?,
                 extension::EARLY_DATA => self.early_data = true,
                 extension::ENCRYPTED_CLIENT_HELLO | extension::ENCRYPTED_SERVER_NAME => self.ech = true,
                 extension::PRE_SHARED_KEY if !input.is_empty() => {
@@ -97,19 +95,18 @@ fn server_name(content: &mut Input<'_>) -> Result<String, Refused> {
     }
 }
 
-fn protocols(content: &mut Input<'_>) -> Result<Vec<Vec<u8>>, Refused> {
+/// Reads the protocols that a client offers to speak, and keeps none: they may be eight thousand.
+fn protocols(content: &mut Input<'_>) -> Result<(), Refused> {
     let mut list = content.long()?;
     if !content.is_empty() || list.is_empty() {
         return Err(Refused::Malformed("its protocols (ALPN) are no list"));
     }
-    let mut protocols = Vec::new();
     while !list.is_empty() {
-        match list.short()?.0 {
-            [] => return Err(Refused::Malformed("it has a protocol (ALPN) without a name")),
-            name => protocols.push(name.to_vec()),
+        if list.short()?.is_empty() {
+            return Err(Refused::Malformed("it has a protocol (ALPN) without a name"));
         }
     }
-    Ok(protocols)
+    Ok(())
 }
 
 /// What is left of a field.

@@ -43,6 +43,8 @@ const APPLICATION_DATA: u8 = 23;
 
 /// Most bytes of a ClientHello. Those of today's browsers, with keys for post-quantum exchange, have two thousand.
 pub const MAX_HELLO: usize = 16_384;
+/// Bytes by which what is kept grows.
+const STEP: usize = 512;
 /// Most bytes of a record that is not encrypted (RFC 8446 section 5.1), and of one that is (RFC 5246 section 6.2.3).
 const MAX_PLAIN: usize = 16_384;
 const MAX_ENCRYPTED: usize = MAX_PLAIN + 2048;
@@ -181,6 +183,32 @@ impl Client {
         }
     }
 
+    /// How many of the next bytes may go on whatever they are: of a record with early data. Where all that was fed may go on, so many
+    /// may without being fed, and then be [told](Self::passed).
+    pub fn opaque(&self) -> usize {
+        let is_early = self.hello.as_ref().is_some_and(|hello| hello.early_data);
+        match self.record.kind() {
+            APPLICATION_DATA if is_early && !self.is_done && self.refused.is_none() => self.record.left,
+            _ => 0,
+        }
+    }
+
+    /// So many of the [opaque](Self::opaque) bytes went on, and no more than those.
+    pub fn passed(&mut self, count: usize) {
+        self.record.left = self.record.left.saturating_sub(count);
+    }
+
+    /// Bytes of memory that a message takes which is not all there.
+    pub fn kept(&self) -> usize {
+        self.message.capacity()
+    }
+
+    /// The same, at most, once so many bytes more are fed.
+    pub fn kept_with(&self, more: usize) -> usize {
+        let length = self.message.len().saturating_add(more);
+        self.message.capacity().max(length.next_multiple_of(STEP))
+    }
+
     fn read(&mut self, mut bytes: &[u8]) -> Result<(), Refused> {
         while !bytes.is_empty() && !self.is_done {
             if self.record.left > 0 {
@@ -259,13 +287,14 @@ impl Client {
         Ok(())
     }
 
-    /// Puts content behind what is there. It grows as a `Vec` does, but never above what was announced: many clients at once
-    /// can have a hello each.
+    /// Puts content behind what is there. It grows by little, and not above what was announced: many clients at once can have a
+    /// hello each.
     fn keep(&mut self, content: &[u8]) {
         let (now, more) = (self.message.len(), content.len());
-        let most = announced(&self.message).map_or(usize::MAX, |length| MESSAGE_HEAD.saturating_add(length));
-        if self.message.capacity() < now.saturating_add(more) {
-            self.message.reserve_exact(now.min(most.saturating_sub(now)).max(more));
+        let wanted = now.saturating_add(more);
+        if self.message.capacity() < wanted {
+            let most = announced(&self.message).map_or(wanted, |length| MESSAGE_HEAD.saturating_add(length));
+            self.message.reserve_exact(wanted.next_multiple_of(STEP).min(most).max(wanted) - now);
         }
         self.message.extend_from_slice(content);
     }

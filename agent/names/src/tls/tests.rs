@@ -56,12 +56,7 @@ fn refused(bytes: &[u8]) -> Refused {
 fn a_hello_is_read_however_it_is_split() {
     let alpn = (16, long(b"\x02h2\x08http/1.1"));
     let message = hello(&[name(b"Example.ORG"), alpn, (0xff01, vec![0])]);
-    let expected = Hello {
-        server_name: Some("example.org".to_owned()),
-        ech: false,
-        alpn: vec![b"h2".to_vec(), b"http/1.1".to_vec()],
-        early_data: false,
-    };
+    let expected = Hello { server_name: Some("example.org".to_owned()), ech: false, early_data: false };
     for size in [1, 2, 3, 4, 5, 7, 40, message.len() - 1, message.len()] {
         let bytes = split(&message, size);
         assert_eq!(fed(&bytes), Ok((State::Watching, Some(expected.clone()))), "records of {size}");
@@ -359,15 +354,51 @@ fn a_client_with_early_data_is_watched_to_the_end() {
     assert!(client.feed(&record(APPLICATION_DATA, &[1])).is_err(), "refused once, refused for good");
 }
 
-/// What rustls reads: none if it refuses, or wants more.
-fn acceptor(mut bytes: &[u8]) -> Option<(Option<String>, Vec<Vec<u8>>)> {
+#[test]
+fn early_data_need_not_be_looked_at_and_what_follows_is() {
+    let early = record(HANDSHAKE, &hello(&[name(b"a.example"), (42, Vec::new())]));
+    let data = record(APPLICATION_DATA, &[22; 300]);
+    let other = record(HANDSHAKE, &hello(&[name(b"b.example")]));
+    let mut client = Client::new();
+    assert_eq!((client.feed(&early), client.opaque()), (Ok(State::Watching), 0));
+    for _ in 0..2 {
+        assert_eq!((client.feed(&data[..7]), client.opaque()), (Ok(State::Watching), 298));
+        client.passed(98);
+        assert_eq!((client.feed(&data[105..110]), client.opaque()), (Ok(State::Watching), 195));
+        client.passed(195);
+        assert_eq!(client.opaque(), 0);
+    }
+    assert_eq!(client.feed(&other), Err(Refused::AnotherName(Some("b.example".to_owned()))));
+    // The content of no other record is.
+    for (first, kind) in [(&early, ALERT), (&early, HANDSHAKE), (&other, APPLICATION_DATA)] {
+        let mut client = Client::new();
+        client.feed(first).unwrap();
+        let _ = client.feed(&record(kind, &[1; 300])[..7]);
+        assert_eq!(client.opaque(), 0, "{kind}");
+    }
+}
+
+#[test]
+fn a_message_takes_what_is_said_beforehand() {
+    let bytes = split(&hello(&[name(b"a.example"), (21, vec![0; 12_000])]), 5000);
+    let mut client = Client::new();
+    for piece in bytes[..bytes.len() - 1].chunks(700) {
+        let told = client.kept_with(piece.len());
+        assert_eq!(client.feed(piece), Ok(State::Reading));
+        assert!(client.kept() <= told && told < client.kept() + 1024, "{told} {}", client.kept());
+    }
+    assert!((12_000..13_000).contains(&client.kept()));
+    assert_eq!(client.feed(&bytes[bytes.len() - 1..]), Ok(State::Watching));
+    assert_eq!(client.kept(), 0);
+}
+
+/// The name that rustls reads: none if it refuses, or wants more.
+fn acceptor(mut bytes: &[u8]) -> Option<Option<String>> {
     let mut acceptor = Acceptor::default();
     while !bytes.is_empty() {
         acceptor.read_tls(&mut bytes).ok()?;
         if let Some(accepted) = acceptor.accept().ok()? {
-            let hello = accepted.client_hello();
-            let alpn = hello.alpn().into_iter().flatten().map(<[u8]>::to_vec).collect();
-            return Some((hello.server_name().map(str::to_ascii_lowercase), alpn));
+            return Some(accepted.client_hello().server_name().map(str::to_ascii_lowercase));
         }
     }
     None
@@ -383,7 +414,7 @@ fn the_two_readers_are_told_the_same() {
         (51, long(&[&[0, 29][..], &long(&[9; 32])].concat())),
     ];
     let message = hello(&[&[name(b"a.example"), (16, long(b"\x02h2"))][..], &needed].concat());
-    assert_eq!(acceptor(&split(&message, 50)), Some((Some("a.example".to_owned()), vec![b"h2".to_vec()])));
+    assert_eq!(acceptor(&split(&message, 50)), Some(Some("a.example".to_owned())));
 }
 
 proptest! {
@@ -417,10 +448,9 @@ proptest! {
             from = cut;
         }
         prop_assert_eq!(last.map(|state| (state, client.hello().cloned())), whole.clone());
-        if let (Ok((_, Some(hello))), Some((server_name, alpn))) = (whole, acceptor(&bytes)) {
+        if let (Ok((_, Some(hello))), Some(server_name)) = (whole, acceptor(&bytes)) {
             // rustls has no name for what it takes for none.
             prop_assert_eq!(hello.server_name, server_name);
-            prop_assert_eq!(hello.alpn, alpn);
         }
     }
 
