@@ -14,8 +14,7 @@ use ringfence_sandbox::{
 use std::io;
 
 /// Most bytes of memory that a worker writes to: a container that makes it hold more ends its own worker, and nobody else's. What
-/// connections hold of clients that are in the middle of a word takes half of it at most (`held.rs`), and ten thousand that rest
-/// a tenth.
+/// is kept of what clients and servers say takes half of it at most (`share.rs`), and ten thousand connections that rest a tenth.
 const MEMORY: u64 = 512 << 20;
 
 /// Why a worker cannot be confined; it does not run then.

@@ -17,6 +17,7 @@ use crate::{
     pass::{Cut, Pass, Terms},
     records::Begun,
     refusal::{Refusal, reset},
+    share::{Portion, Share},
     uploads::{May, Spent},
     worker::{Passing, Policy, Worker},
 };
@@ -29,16 +30,21 @@ use std::{
     cell::{Cell, RefCell},
     net::{IpAddr, Ipv4Addr, SocketAddr},
     rc::Rc,
-    time::Instant,
+    time::{Duration, Instant},
 };
 use tokio::{
     net::TcpStream,
     sync::{Notify, OwnedSemaphorePermit},
 };
 
+/// How long a silent client is left alone before it is asked whether it is there, how often it is asked, and how many times.
+const KEEP_ALIVE: (Duration, Duration, u32) = (Duration::from_secs(30), Duration::from_secs(30), 4);
+
 /// A connection, as far as it is known.
 struct Connection<'a> {
     worker: &'a Worker,
+    /// The memory that it takes.
+    share: &'a Share<'a>,
     flow: Flow,
     /// What its address stands for; empty: nothing.
     name: String,
@@ -84,6 +90,7 @@ pub(crate) async fn serve(
     let (began, at) = (Instant::now(), now_micros());
     let _ = client.set_nodelay(true);
     let _ = sockopt::set_socket_oobinline(&client, true);
+    notice_end(&client);
     let flow = whose(&worker, from).await;
     drop(asks);
     let flow = match flow {
@@ -97,8 +104,10 @@ pub(crate) async fn serve(
     let name = worker.name_of(flow.address);
     let is_known = name.is_some();
     let _in_use = worker.in_use(flow.address);
+    let share = Share::new(&worker.pool);
     let connection = Connection {
         worker: &worker,
+        share: &share,
         flow,
         name: name.unwrap_or_default(),
         began,
@@ -119,10 +128,27 @@ pub(crate) async fn serve(
         return reset(client);
     }
     // What it takes to open a connection is not kept for as long as it is open.
-    match Box::pin(connection.open(&client)).await {
+    let opened = Box::pin(async {
+        tokio::select! {
+            biased;
+            opened = connection.open(&client) => opened,
+            refusal = share.overdue() => Err(refusal),
+        }
+    });
+    match opened.await {
         Ok(opened) => connection.pass(client, opened).await,
         Err(refusal) => connection.refuse(client, refusal).await,
     }
+}
+
+/// Has the kernel notice that a client is gone that has closed the connection, although nothing is said to it: whoever has closed only
+/// one direction still answers when it is asked.
+fn notice_end(client: &TcpStream) {
+    let (idle, interval, count) = KEEP_ALIVE;
+    let _ = sockopt::set_socket_keepalive(client, true);
+    let _ = sockopt::set_tcp_keepidle(client, idle);
+    let _ = sockopt::set_tcp_keepintvl(client, interval);
+    let _ = sockopt::set_tcp_keepcnt(client, count);
 }
 
 /// Puts a connection on record for which there is no room, and closes it. It is asked whose it is for that alone that the kernel does
@@ -156,7 +182,7 @@ impl<'a> Connection<'a> {
         let judged = self.judge(&policy)?;
         let tcp = judged.is_some_and(|rule| rule.tcp);
         let head = match tcp {
-            true => Head::unseen(Held::new(&self.worker.places)),
+            true => Head::unseen(Held::new(self.share)),
             false => self.head(client, &policy).await?,
         };
         let reached = dial::reach(self.worker, &policy, &self.name, self.flow.port).await;
@@ -214,6 +240,8 @@ impl<'a> Connection<'a> {
             mover: &self.worker.mover,
             client: &client,
             server: &server,
+            share: self.share,
+            answer: Portion::new(self.share),
             terms: self.terms(),
             check: RefCell::new(check),
             found: Cell::new(found),

@@ -8,6 +8,7 @@
 use crate::{
     held::Held,
     pipes::{Pipe, Pipes, SIZE},
+    share::{HEARD, Portion},
 };
 use rustix::{
     io::ioctl_fionread,
@@ -24,8 +25,6 @@ pub(crate) const SCRATCH: usize = 128 << 10;
 
 /// Of splice(2).
 const SPLICE: SpliceFlags = SpliceFlags::NONBLOCK.union(SpliceFlags::MOVE);
-/// Bytes of a server that are looked at at once.
-const HEARD: usize = 4096;
 
 /// What all connections share.
 pub(crate) struct Mover {
@@ -63,18 +62,26 @@ impl Default for Mover {
 }
 
 impl Mover {
-    /// Waits for a client's bytes, and takes them to be judged; none: its end.
+    /// Waits for a client's bytes, and for memory to keep them, and takes some to be judged; none: its end. `beside`: the bytes of
+    /// memory that the check has once it is fed so many more.
     ///
     /// # Errors
     /// As recv(2); there is no room for more.
-    pub(crate) async fn hold(&self, from: &TcpStream, held: &mut Held<'_>) -> io::Result<usize> {
-        let room = held.room().min(SCRATCH);
-        if room == 0 {
+    pub(crate) async fn hold(
+        &self,
+        from: &TcpStream,
+        held: &mut Held<'_>,
+        beside: impl Fn(usize) -> usize,
+    ) -> io::Result<usize> {
+        if held.room() == 0 {
             return Err(io::ErrorKind::StorageFull.into());
         }
         loop {
-            from.readable().await?;
-            held.take_place().await;
+            let there = there(from).await?;
+            if there == 0 {
+                return Ok(0);
+            }
+            let room = held.make_room(there, &beside).await;
             let mut scratch = self.scratch.borrow_mut();
             let buffer = scratch.get_mut(..room).unwrap_or_default();
             let taken =
@@ -83,24 +90,36 @@ impl Mover {
                 held.add(buffer.get(..count).unwrap_or_default());
                 return Ok(count);
             }
-            held.rest();
+            held.settle(beside(0));
         }
     }
 
-    /// Takes what a server says, to be looked at before it goes on, which is no more than a few kilobytes; none: its end.
+    /// Takes what a server says, to be looked at before it goes on, which is no more than [`HEARD`] bytes; none: its end. `kept` is
+    /// what whoever looks keeps of it; `with`: its bytes of memory once it is given so many more.
     ///
     /// # Errors
     /// As recv(2).
-    pub(crate) async fn hear(&self, from: &TcpStream) -> io::Result<Vec<u8>> {
+    pub(crate) async fn hear(
+        &self,
+        from: &TcpStream,
+        kept: &Portion<'_>,
+        with: impl Fn(usize) -> usize,
+    ) -> io::Result<Vec<u8>> {
         loop {
-            from.readable().await?;
+            let there = there(from).await?;
+            if there == 0 {
+                return Ok(Vec::new());
+            }
+            let room = there.min(HEARD);
+            kept.grow(with(room)).await;
             let mut scratch = self.scratch.borrow_mut();
-            let buffer = scratch.get_mut(..HEARD).unwrap_or_default();
+            let buffer = scratch.get_mut(..room).unwrap_or_default();
             let taken =
                 from.try_io(Interest::READABLE, || Ok(recv(from, &mut *buffer, RecvFlags::DONTWAIT)?.0));
             if let Some(count) = unless_it_would_block(taken)? {
                 return Ok(buffer.get(..count).unwrap_or_default().to_vec());
             }
+            kept.shrink(with(0));
         }
     }
 
@@ -193,7 +212,7 @@ impl Mover {
         most: usize,
         count: impl Fn(usize),
     ) -> io::Result<Step> {
-        let there = usize::try_from(ioctl_fionread(from)?).unwrap_or(usize::MAX).min(most);
+        let there = waiting(from)?.min(most);
         let Some(mut pipe) = self.fill(from, there)? else {
             let copied = self.copy(from, to, most)?;
             if let Step::Moved(moved) = copied {
@@ -243,6 +262,26 @@ impl Mover {
                 Ok((count, _)) if count > 0 => {}
                 _ => return,
             }
+        }
+    }
+}
+
+/// How many bytes wait to be read.
+fn waiting(from: &TcpStream) -> io::Result<usize> {
+    Ok(usize::try_from(ioctl_fionread(from)?).unwrap_or(usize::MAX))
+}
+
+/// Waits until bytes are there: how many. None: the end, which is noticed although there may be no memory for a byte.
+async fn there(from: &TcpStream) -> io::Result<usize> {
+    loop {
+        from.readable().await?;
+        let there = waiting(from)?;
+        if there > 0 {
+            return Ok(there);
+        }
+        let first = || Ok(recv(from, &mut [0_u8; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT)?.0);
+        if unless_it_would_block(from.try_io(Interest::READABLE, first))? == Some(0) {
+            return Ok(0);
         }
     }
 }

@@ -3,38 +3,33 @@
 //! They are taken out of its socket first. What waits there may still be changed by whoever sent it: sendfile(2) and splice(2) hand
 //! over pages of a file, and no copy of them. So the bytes that are judged are the bytes that are sent, and none is read twice.
 //!
-//! That is memory, which clients fill: there are so many places, a connection has one for as long as something of its client's is
-//! judged in part, and others wait for one. Connections that rest have none.
+//! That is memory, which clients fill: it is counted ([`crate::share`]), and so is what a check keeps beside it, which grows by the
+//! same bytes. Connections that rest have none.
 
-use tokio::sync::{Semaphore, SemaphorePermit};
+use crate::share::{Portion, Share};
 
-/// Connections that may hold bytes at once, where there is memory for them.
-const PLACES: usize = 768;
-/// Bytes that one of them takes: it may also have a part of a ClientHello and of an answer's head kept.
-const EACH: u64 = (MOST + (32 << 10) + (128 << 10)) as u64;
 /// Bytes of a client that are held: more than any head that is let through, also a ClientHello in records of one byte.
 pub(crate) const MOST: usize = 128 << 10;
-/// Bytes that there is room for at first.
-const FEW: usize = 2048;
-
-/// How many of these a worker has that may have so many bytes of memory: together they take no more than half of it.
-pub(crate) fn places(memory: u64) -> usize {
-    usize::try_from(memory / 2 / EACH).unwrap_or(PLACES).clamp(1, PLACES)
-}
+/// Bytes that are taken at once. With as many beside them they are what a connection has of its own; and no more than these are left
+/// where a head ends within them.
+const AT_ONCE: usize = 3584;
+/// So few are no worth a call, where more are there.
+const FEW: usize = 64;
+/// Bytes by which what is held grows.
+const STEP: usize = 512;
 
 /// See the module.
 pub(crate) struct Held<'a> {
-    places: &'a Semaphore,
-    place: Option<SemaphorePermit<'a>>,
+    portion: Portion<'a>,
     bytes: Vec<u8>,
     /// Of them, so many went on.
     gone: usize,
 }
 
 impl<'a> Held<'a> {
-    /// Nothing, and no place.
-    pub(crate) fn new(places: &'a Semaphore) -> Self {
-        Self { places, place: None, bytes: Vec::new(), gone: 0 }
+    /// Nothing.
+    pub(crate) fn new(share: &'a Share<'a>) -> Self {
+        Self { portion: Portion::new(share), bytes: Vec::new(), gone: 0 }
     }
 
     /// What came and did not go on yet.
@@ -55,24 +50,30 @@ impl<'a> Held<'a> {
         MOST.saturating_sub(self.len())
     }
 
-    /// Waits for a place, unless there is one already.
-    pub(crate) async fn take_place(&mut self) {
-        if self.place.is_none() {
-            // They are never closed.
-            self.place = self.places.acquire().await.ok();
-        }
+    /// Waits until more may be [added](Self::add), where so many are there: how many, at least one. `beside`: the bytes of memory that
+    /// the check has once it is fed so many more.
+    pub(crate) async fn make_room(&mut self, there: usize, beside: impl Fn(usize) -> usize) -> usize {
+        let wanted = there.min(self.room()).clamp(1, AT_ONCE);
+        let takes = |more| self.capacity_with(more).saturating_add(beside(more));
+        // Rather a few than none until others give back what they borrowed.
+        let fits = |more: &usize| self.portion.has(takes(*more));
+        let few = std::iter::successors(Some(wanted), |more| Some(more / 2).filter(|more| *more >= FEW));
+        let more = few.into_iter().find(fits).unwrap_or(wanted);
+        self.portion.grow(takes(more)).await;
+        more
     }
 
-    /// Holds more, as far as there is [room](Self::room).
+    /// Bytes of memory, once so many more are added.
+    fn capacity_with(&self, more: usize) -> usize {
+        self.len().saturating_add(more).next_multiple_of(STEP).max(self.bytes.capacity())
+    }
+
+    /// Holds more, for which there is [room](Self::make_room).
     pub(crate) fn add(&mut self, more: &[u8]) {
         self.bytes.drain(..self.gone.min(self.bytes.len()));
         self.gone = 0;
-        let length = self.bytes.len() + more.len();
-        if length > self.bytes.capacity() {
-            // No more than is counted on, as a vector would that doubles by itself.
-            let room = length.next_power_of_two().clamp(FEW, MOST.max(length));
-            self.bytes.reserve_exact(room.saturating_sub(self.bytes.len()));
-        }
+        let capacity = self.capacity_with(more.len());
+        self.bytes.reserve_exact(capacity.saturating_sub(self.bytes.len()));
         self.bytes.extend_from_slice(more);
     }
 
@@ -81,48 +82,75 @@ impl<'a> Held<'a> {
         self.gone = (self.gone + count).min(self.bytes.len());
     }
 
-    /// Gives the place back, and the memory, where nothing is held.
-    pub(crate) fn rest(&mut self) {
-        if self.is_empty() {
-            self.bytes = Vec::new();
+    /// Gives back what is needed no more. `beside`: the bytes of memory that the check has.
+    pub(crate) fn settle(&mut self, beside: usize) {
+        let needed = self.len().next_multiple_of(STEP);
+        if needed < self.bytes.capacity() {
+            self.bytes.drain(..self.gone.min(self.bytes.len()));
             self.gone = 0;
-            self.place = None;
+            self.bytes.shrink_to(needed);
         }
+        self.portion.shrink(self.bytes.capacity().saturating_add(beside));
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::share::OWN;
+    use tokio::sync::Semaphore;
 
-    #[test]
-    fn who_may_have_less_memory_holds_less() {
-        assert_eq!(places(512 << 20), PLACES);
-        let few = places(64 << 20) as u64;
-        assert!(few > 64 && few * EACH <= 32 << 20, "{few}");
-        assert_eq!(places(0), 1);
+    async fn take(held: &mut Held<'_>, bytes: &[u8]) {
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let count = held.make_room(rest.len(), |_| 0).await;
+            held.add(&rest[..count]);
+            rest = &rest[count..];
+        }
     }
 
     #[tokio::test]
-    async fn what_goes_on_is_what_came_and_no_more_is_kept_than_is_counted_on() {
-        let places = Semaphore::new(1);
-        let mut held = Held::new(&places);
-        held.take_place().await;
-        held.add(b"GET / ");
-        held.add(b"HTTP");
+    async fn what_goes_on_is_what_came_and_no_more_is_kept_than_is_counted() {
+        let pool = Semaphore::new(128);
+        let share = Share::new(&pool);
+        let mut held = Held::new(&share);
+        take(&mut held, b"GET / ").await;
+        take(&mut held, b"HTTP").await;
         held.forward(4);
         assert_eq!(held.bytes(), b"/ HTTP");
-        held.add(b"/1.1");
+        held.settle(0);
+        take(&mut held, b"/1.1").await;
         assert_eq!(held.bytes(), b"/ HTTP/1.1");
-        held.rest();
-        assert_eq!((held.len(), places.available_permits()), (10, 0), "it rests when it is empty");
         while held.room() > 0 {
             let more = vec![b'x'; held.room().min(5000)];
-            held.add(&more);
+            take(&mut held, &more).await;
         }
         assert_eq!((held.len(), held.bytes.capacity()), (MOST, MOST));
-        held.forward(MOST);
-        held.rest();
-        assert_eq!((held.bytes.capacity(), places.available_permits()), (0, 1));
+        assert_eq!(128 - pool.available_permits(), (MOST - OWN) >> 10);
+        held.forward(MOST - 10_000);
+        held.settle(0);
+        assert_eq!((held.len(), held.bytes.capacity()), (10_000, 10_240));
+        assert_eq!(128 - pool.available_permits(), 3);
+        held.forward(10_000);
+        held.settle(0);
+        assert_eq!((held.bytes.capacity(), pool.available_permits()), (0, 128));
+    }
+
+    #[tokio::test]
+    async fn a_few_are_taken_before_any_are_borrowed() {
+        let pool = Semaphore::new(0);
+        let share = Share::new(&pool);
+        let mut held = Held::new(&share);
+        // As many beside them.
+        let mut beside = 0;
+        loop {
+            let next = |more: usize| (beside + more).next_multiple_of(512);
+            let room = held.make_room(100_000, next);
+            let Ok(count) = tokio::time::timeout(std::time::Duration::ZERO, room).await else { break };
+            assert!((1..=AT_ONCE).contains(&count));
+            held.add(&vec![7; count]);
+            beside += count;
+        }
+        assert_eq!((held.len(), held.bytes.capacity()), (OWN / 2, OWN / 2));
     }
 }

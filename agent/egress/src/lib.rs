@@ -9,7 +9,8 @@
 //! | `connection` | one connection, from its first byte to its record; `head`: what is said first |
 //! | `dial`, `hosts`, `route`, `addresses` | from a name to a server, and which addresses one may have |
 //! | `pass` | bytes both ways, and what of them is still looked at |
-//! | `held` | bytes of a client's that are judged before they go on, and how many there may be |
+//! | `held` | bytes of a client's that are judged before they go on |
+//! | `share` | how much memory a connection may take, and for how long |
 //! | `flow`, `pipes` | bytes from one socket to another, without a buffer for each |
 //! | `refusal` | why a connection is refused, and how its client learns of it |
 //! | `uploads` | how much was sent to what each entry of the profile grants, over all workers |
@@ -39,5 +40,6 @@ mod records;
 mod refusal;
 pub mod role;
 mod route;
+mod share;
 mod uploads;
 mod worker;

@@ -5,22 +5,30 @@ use crate::{
     flow::{Mover, Seen, Step},
     held::Held,
     refusal::Refusal,
+    share::{Portion, Share},
 };
 use ringfence_names::{
     http::Requests,
     tls::{Client, State},
 };
-use ringfence_wire::egress::EgressCause;
 use rustix::net::{Shutdown, shutdown};
 use std::{
     cell::{Cell, RefCell},
     io,
     time::Duration,
 };
-use tokio::{net::TcpStream, sync::Notify, task::coop::consume_budget, time::timeout};
+use tokio::{
+    io::Interest,
+    net::TcpStream,
+    sync::Notify,
+    task::coop::consume_budget,
+    time::{Instant, sleep, timeout_at},
+};
 
 /// How long what a client began to say may take to be whole.
 const WHOLE: Duration = Duration::from_secs(30);
+/// How long a server has to take what a client sent that broke the connection off.
+const LAST: Duration = Duration::from_secs(10);
 
 /// What of the client's bytes is looked at.
 pub(crate) enum Check {
@@ -67,6 +75,9 @@ pub(crate) struct Pass<'a, T> {
     pub(crate) mover: &'a Mover,
     pub(crate) client: &'a TcpStream,
     pub(crate) server: &'a TcpStream,
+    /// The memory that it takes, and what of that is a part of an answer which the check has.
+    pub(crate) share: &'a Share<'a>,
+    pub(crate) answer: Portion<'a>,
     pub(crate) terms: T,
     pub(crate) check: RefCell<Check>,
     /// What the check found and is to be done once what it approved is sent.
@@ -85,18 +96,38 @@ impl<T: Terms> Pass<'_, T> {
     /// # Errors
     /// [`Cut`].
     pub(crate) async fn run(&self, held: Held<'_>, approved: usize) -> Result<(), Cut> {
-        tokio::try_join!(self.up(held, approved), self.down()).map(drop)
+        let both = async { tokio::try_join!(self.up(held, approved), self.down()).map(drop) };
+        tokio::select! {
+            biased;
+            ended = both => ended,
+            refusal = self.share.overdue() => Err(Cut::Refused(refusal)),
+            error = self.is_broken_off() => Err(Cut::Broken(error)),
+        }
+    }
+
+    /// Waits until the client breaks the connection off, whatever else is waited for: nobody may be reading what it sends, or have
+    /// anything to say to it.
+    async fn is_broken_off(&self) -> io::Error {
+        if let Err(error) = self.client.ready(Interest::ERROR).await {
+            return error;
+        }
+        sleep(LAST).await;
+        io::ErrorKind::ConnectionReset.into()
     }
 
     async fn up(&self, mut held: Held<'_>, mut approved: usize) -> Result<(), Cut> {
         // Of what is held, so much was judged.
         let mut judged = held.len();
+        // When what the client began to say has to be whole.
+        let mut whole = None;
         loop {
             consume_budget().await;
+            held.settle(self.kept_with(0));
             if approved > 0 {
                 let sent = self.send_held(&mut held, approved).await?;
                 approved = approved.saturating_sub(sent);
                 judged = judged.saturating_sub(sent);
+                whole = None;
                 continue;
             }
             if let Some(refusal) = self.found.take() {
@@ -107,8 +138,7 @@ impl<T: Terms> Pass<'_, T> {
                     (approved, judged) = (held.len(), held.len());
                     continue;
                 }
-                held.rest();
-                if self.send().await? == 0 {
+                if self.send(usize::MAX).await? == 0 {
                     break;
                 }
                 continue;
@@ -121,7 +151,7 @@ impl<T: Terms> Pass<'_, T> {
             if waits {
                 let more = async {
                     match held.is_empty() {
-                        true => self.mover.hold(self.client, &mut held).await.map(Some),
+                        true => self.hold(&mut held).await.map(Some),
                         false => std::future::pending().await,
                     }
                 };
@@ -135,12 +165,20 @@ impl<T: Terms> Pass<'_, T> {
                 (approved, judged) = self.judge(held.bytes(), judged);
                 continue;
             }
-            if !self.keeps_place() {
-                held.rest();
+            // What need not be looked at stays in the kernel for as long as the server does not take it.
+            if held.is_empty() && self.opaque() > 0 {
+                match self.send(self.opaque()).await? {
+                    0 => break,
+                    sent => self.passed(sent),
+                }
+                continue;
             }
-            let holds = self.mover.hold(self.client, &mut held);
+            let holds = self.hold(&mut held);
             let is_begun = judged > 0;
-            let more = if is_begun { timeout(WHOLE, holds).await } else { Ok(holds.await) };
+            let more = match is_begun {
+                true => timeout_at(*whole.get_or_insert_with(|| Instant::now() + WHOLE), holds).await,
+                false => Ok(holds.await),
+            };
             match more {
                 Ok(Ok(0)) if is_begun => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
                 Ok(Ok(0)) => break,
@@ -149,13 +187,14 @@ impl<T: Terms> Pass<'_, T> {
                     (approved, judged) = self.judge(held.bytes(), judged);
                 }
                 Err(_) => {
-                    let reason = format!("what the client says was not whole within {} s", WHOLE.as_secs());
-                    let refusal = Refusal::new(EgressCause::Malformed, &reason);
+                    let refusal = self.share.late("what the client says was not whole", WHOLE);
                     self.terms.unless_audit(refusal).map_err(Cut::Refused)?;
-                    *self.check.borrow_mut() = Check::Nothing;
+                    self.forget();
                 }
             }
         }
+        // No byte of the client's follows that would depend on anything.
+        self.forget();
         // A server that is gone already need not be told.
         let _ = shutdown(self.server, Shutdown::Write);
         Ok(())
@@ -178,10 +217,15 @@ impl<T: Terms> Pass<'_, T> {
         }
     }
 
-    /// Sends what is judged no more. None: the client's end.
-    async fn send(&self) -> Result<usize, Cut> {
+    /// Takes more of the client's bytes to be judged. None: its end.
+    async fn hold(&self, held: &mut Held<'_>) -> io::Result<usize> {
+        self.mover.hold(self.client, held, |more| self.kept_with(more)).await
+    }
+
+    /// Sends some of what is not judged, of which there are so many bytes at most. None: the client's end.
+    async fn send(&self, most: usize) -> Result<usize, Cut> {
         loop {
-            let left = self.terms.left().await;
+            let left = self.terms.left().await.min(most);
             if left == 0 {
                 return match self.mover.look(self.client, 0, |_| ()).await? {
                     Seen::Bytes(()) => Err(Cut::Refused(self.terms.refusal())),
@@ -228,7 +272,8 @@ impl<T: Terms> Pass<'_, T> {
         match refusal.map(|refusal| self.terms.unless_audit(refusal)) {
             None => (may_go, bytes.len()),
             Some(Ok(())) => {
-                *check = Check::Nothing;
+                drop(check);
+                self.forget();
                 (bytes.len(), bytes.len())
             }
             Some(Err(refusal)) => {
@@ -247,9 +292,52 @@ impl<T: Terms> Pass<'_, T> {
         matches!(&*self.check.borrow(), Check::Http(requests) if requests.awaits_response())
     }
 
-    /// Whether a part of what the client says is kept that is not held any more.
-    fn keeps_place(&self) -> bool {
-        matches!(*self.check.borrow(), Check::Tls(_))
+    /// Nothing is judged any more.
+    fn forget(&self) {
+        *self.check.borrow_mut() = Check::Nothing;
+        self.answer.shrink(0);
+    }
+
+    /// The bytes of memory that the check has of what the client says, once it is fed so many more.
+    fn kept_with(&self, more: usize) -> usize {
+        match &*self.check.borrow() {
+            Check::Tls(client) if more == 0 => client.kept(),
+            Check::Tls(client) => client.kept_with(more),
+            Check::Nothing | Check::Http(_) => 0,
+        }
+    }
+
+    /// The same, of what the server says.
+    fn answer_kept_with(&self, more: usize) -> usize {
+        match &*self.check.borrow() {
+            Check::Http(requests) if more == 0 => requests.kept(),
+            Check::Http(requests) => requests.kept_with(more),
+            Check::Nothing | Check::Tls(_) => 0,
+        }
+    }
+
+    /// How many of the client's next bytes may go on whatever they are, although what follows is judged.
+    fn opaque(&self) -> usize {
+        match &*self.check.borrow() {
+            Check::Tls(client) => client.opaque(),
+            Check::Http(requests) => usize::try_from(requests.opaque()).unwrap_or(usize::MAX),
+            Check::Nothing => 0,
+        }
+    }
+
+    /// So many of them went on.
+    fn passed(&self, count: usize) {
+        let mut check = self.check.borrow_mut();
+        match &mut *check {
+            Check::Tls(client) => client.passed(count),
+            Check::Http(requests) => {
+                requests.passed(count as u64);
+                if requests.is_tunnel() {
+                    *check = Check::Nothing;
+                }
+            }
+            Check::Nothing => {}
+        }
     }
 
     async fn down(&self) -> Result<(), Cut> {
@@ -258,11 +346,13 @@ impl<T: Terms> Pass<'_, T> {
         loop {
             consume_budget().await;
             if heard.is_empty() && self.is_held() {
-                heard = self.mover.hear(self.server).await?;
+                let with = |more| self.answer_kept_with(more);
+                heard = self.mover.hear(self.server, &self.answer, with).await?;
                 if heard.is_empty() {
                     break;
                 }
                 self.hear(&heard).map_err(Cut::Refused)?;
+                self.answer.shrink(self.answer_kept_with(0));
                 self.answered.notify_one();
             }
             if !heard.is_empty() {

@@ -4,11 +4,11 @@ use crate::{
     addresses::{Found, MOST_ADDRESSES, Not, Own, may_dial},
     confine::Limits,
     flow::Mover,
-    held::places,
     hosts::Hosts,
     link::Link,
     records::Records,
     refusal::Refusal,
+    share,
     uploads::Uploads,
 };
 use ringfence_names::block::{NoRoom, NotABlock, Table};
@@ -42,8 +42,8 @@ pub(crate) struct Worker {
     pub(crate) link: Link,
     pub(crate) records: Records,
     pub(crate) mover: Mover,
-    /// Of connections whose clients' bytes are held.
-    pub(crate) places: Semaphore,
+    /// Memory that connections may borrow.
+    pub(crate) pool: Semaphore,
     pub(crate) dials: Semaphore,
     pub(crate) lookups: Arc<Semaphore>,
     /// Of the host, for those that look names up.
@@ -166,13 +166,15 @@ impl Worker {
             link,
             records: Records::new(Instant::now()),
             mover: Mover::default(),
-            places: Semaphore::new(places(limits.memory)),
+            pool: share::pool(limits.memory),
             dials: Semaphore::new(MOST_DIALS as usize),
             lookups: Arc::new(Semaphore::new(MOST_LOOKUPS)),
             hosts: Arc::default(),
             own: Arc::default(),
             // Each has a client and a server.
-            most_connections: MOST_CONNECTIONS.min(limits.descriptors.saturating_sub(OTHER_DESCRIPTORS) / 2),
+            most_connections: MOST_CONNECTIONS
+                .min(limits.descriptors.saturating_sub(OTHER_DESCRIPTORS) / 2)
+                .min(share::most_connections(limits.memory)),
             uploads: Uploads::new(uploads, &names),
             policy: RefCell::new(Rc::new(Policy { names, audit, host_network })),
             table: RefCell::new(table),
@@ -321,5 +323,7 @@ mod tests {
             let rest = limit - worker.most_connections * 2 - dials;
             assert!(worker.most_connections > 500 && rest >= 500, "{limit}: {rest}");
         }
+        let most = worker(&["a.org"], 1 << 20).most_connections;
+        assert_eq!(most, MOST_CONNECTIONS, "there is memory for all of them");
     }
 }

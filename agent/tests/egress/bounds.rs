@@ -1,7 +1,7 @@
-//! What a container has so much of: bytes that it may send, places for what is judged, the line to the auditor.
+//! What a container has so much of: bytes that it may send, the line to the auditor. Memory: `memory.rs`.
 
 use crate::{
-    servers::{Http, Server, answer},
+    servers::Server,
     support::{A, Core, PATIENCE, eventually, is_refused, local, rest_of, say, wait_until},
 };
 use ringfence_wire::{
@@ -15,7 +15,7 @@ use ringfence_wire::{
 use rustix::net::sockopt;
 use std::{
     io::{Read, Write},
-    net::{Shutdown, TcpStream},
+    net::Shutdown,
     os::{fd::AsFd, unix::net::UnixStream},
     sync::{
         Arc, Barrier,
@@ -143,42 +143,6 @@ fn what_reached_a_server_is_on_record_however_the_connection_ends() {
     let got = told.recv_timeout(PATIENCE).unwrap();
     let record = eventually("it is on record", || core.connections().pop());
     assert!(got > 100_000 && sent(&record) >= got, "the server has {got} bytes: {record:?}");
-}
-
-#[test]
-fn clients_that_are_in_the_middle_of_a_word_have_so_many_places() {
-    let places = 768;
-    let (_, hard) = nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE).unwrap();
-    nix::sys::resource::setrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE, hard, hard).unwrap();
-    if hard < 4 * places as u64 {
-        return eprintln!("skipped: {hard} descriptors are too few");
-    }
-    let http = Http::new();
-    let core = Core::start(local(&[&format!("localhost:{}", http.port())]));
-    let address = core.ask("localhost", A).1.unwrap();
-    let request = format!("GET /x HTTP/1.1\r\nHost: localhost:{}\r\n\r\n", http.port());
-    let open = |text: &str| {
-        let mut stream = core.connect(address, http.port());
-        stream.write_all(text.as_bytes()).unwrap();
-        stream
-    };
-    // One whose request went on keeps none.
-    let resting = open(&request);
-    assert_eq!(answer(&resting).1, "/x");
-    // Half a request: it holds a place for as long as that may take, which on a slow machine is too short for all of them.
-    let found = (0..10).find_map(|_| {
-        let half: Vec<TcpStream> = (0..places).map(|_| open(&request[..request.len() - 1])).collect();
-        thread::sleep(Duration::from_secs(1));
-        let late = open(&request);
-        late.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
-        late.peek(&mut [0]).is_err().then_some((half, late))
-    });
-    let (half, late) = found.expect("no more than there are places are looked at");
-    late.set_read_timeout(Some(PATIENCE)).unwrap();
-    drop(half);
-    assert_eq!(answer(&late).1, "/x", "as soon as there is room");
-    say(&resting, request.as_bytes());
-    assert_eq!(answer(&resting).1, "/x");
 }
 
 #[test]

@@ -13,6 +13,7 @@ mod changed;
 mod crowd;
 mod http;
 mod life;
+mod memory;
 mod names;
 mod policies;
 mod servers;

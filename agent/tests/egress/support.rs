@@ -55,6 +55,14 @@ struct Flows {
     rest: Option<Flow>,
 }
 
+/// What a worker may have; nothing: whatever this process may.
+#[derive(Default)]
+struct Limits {
+    descriptors: Option<u64>,
+    /// Bytes that it may write to.
+    memory: Option<u64>,
+}
+
 /// See the module.
 pub(crate) struct Core {
     dir: tempfile::TempDir,
@@ -90,12 +98,12 @@ impl Core {
 
     /// The same, for a container whose network namespace is the host's or is not.
     pub(crate) fn start_in(names: Names, audit: bool, host_network: bool) -> Self {
-        Self::start_with(names, audit, host_network, None, Vec::new())
+        Self::start_with(names, audit, host_network, Limits::default(), Vec::new())
     }
 
     /// The same, after workers that had sent so much.
     pub(crate) fn start_after(names: Names, audit: bool, host_network: bool, uploads: Vec<Upload>) -> Self {
-        Self::start_with(names, audit, host_network, None, uploads)
+        Self::start_with(names, audit, host_network, Limits::default(), uploads)
     }
 
     /// The same, with a worker that may have so many descriptors.
@@ -105,14 +113,23 @@ impl Core {
         host_network: bool,
         descriptors: Option<u64>,
     ) -> Self {
-        Self::start_with(names, audit, host_network, descriptors, Vec::new())
+        let limits = Limits { descriptors, ..Limits::default() };
+        Self::start_with(names, audit, host_network, limits, Vec::new())
+    }
+
+    /// With a line to the auditor, and so many bytes of memory that the worker may write to, as the core leaves a user's.
+    pub(crate) fn start_within(names: Names, memory: u64) -> Self {
+        let limits = Limits { memory: Some(memory), ..Limits::default() };
+        let core = Self::start_with(names, false, true, limits, Vec::new());
+        core.line();
+        core
     }
 
     fn start_with(
         names: Names,
         audit: bool,
         host_network: bool,
-        descriptors: Option<u64>,
+        limits: Limits,
         uploads: Vec<Upload>,
     ) -> Self {
         let dir = tempfile::tempdir().unwrap();
@@ -128,9 +145,11 @@ impl Core {
             .env("RUST_LOG", "info")
             .spawn()
             .unwrap();
-        if descriptors.is_some() {
-            let pid = Pid::from_raw(worker.id().try_into().unwrap());
-            prlimit(pid, Resource::Nofile, Rlimit { current: descriptors, maximum: descriptors }).unwrap();
+        for (resource, most) in [(Resource::Nofile, limits.descriptors), (Resource::Data, limits.memory)] {
+            if most.is_some() {
+                let limit = Rlimit { current: most, maximum: most };
+                prlimit(Pid::from_raw(worker.id().cast_signed()), resource, limit).unwrap();
+            }
         }
         let start = EgressStart {
             container: "0123456789ab".into(),

@@ -391,7 +391,7 @@ pub enum EgressCause {
     TooMuch,
     /// The profile does not grant it any more.
     Revoked,
-    /// The worker has no room for it.
+    /// The worker has no room for it, or had to keep what was said over it for too long.
     Full,
 }
 

@@ -53,17 +53,13 @@ impl<'a> Connection<'a> {
     pub(super) async fn head(&self, client: &TcpStream, policy: &Policy) -> Result<Head<'a>, Refusal> {
         let patience = if policy.audit { FIRST_BYTE_OF_AUDIT } else { FIRST_BYTE };
         let not_tls = |reason: &str| Refusal::new(EgressCause::NotTls, reason);
-        let mut held = Held::new(&self.worker.places);
+        let mut held = Held::new(self.share);
         if timeout(patience, client.readable()).await.is_err() {
             let reason = format!("the client said nothing within {} s", patience.as_secs());
             return self.unless_audit(policy, not_tls(&reason)).map(|()| Head::unseen(held));
         }
-        if timeout(HEAD, held.take_place()).await.is_err() {
-            let reason = "too many connections of the container are waiting to be looked at";
-            return Err(Refusal::new(EgressCause::Full, reason));
-        }
         let reading = async {
-            match self.worker.mover.hold(client, &mut held).await {
+            match self.worker.mover.hold(client, &mut held, |_| 0).await {
                 Ok(0) => return Err(not_tls("the client closed the connection without a word")),
                 Ok(_) => {}
                 Err(error) => return Err(not_tls(&format!("the client is gone: {error}"))),
@@ -83,21 +79,30 @@ impl<'a> Connection<'a> {
         let judged = match timeout(patience, reading).await {
             Ok(judged) => judged?,
             Err(_) => {
-                let reason =
-                    format!("what the client says first was not whole within {} s", patience.as_secs());
-                let refusal = Refusal::new(EgressCause::Malformed, &reason);
+                let what = "what the client says first was not whole";
+                let refusal = self.share.late(what, patience);
                 self.unless_audit(policy, refusal).map(|()| None)?
             }
         };
+        // What it took to be judged is not needed any more.
+        held.settle(match &judged {
+            Some(Judged { check: Check::Tls(client), .. }) => client.kept(),
+            _ => 0,
+        });
         Ok(match judged {
             Some(Judged { check, approved, found, ech }) => Head { check, held, approved, found, ech },
             None => Head::unseen(held),
         })
     }
 
-    /// Takes more of what the client says first.
-    async fn more(&self, client: &TcpStream, held: &mut Held<'_>) -> Result<(), Refusal> {
-        let reason = match self.worker.mover.hold(client, held).await {
+    /// Takes more of what the client says first. `beside`: as [`hold`](crate::flow::Mover::hold).
+    async fn more(
+        &self,
+        client: &TcpStream,
+        held: &mut Held<'_>,
+        beside: impl Fn(usize) -> usize,
+    ) -> Result<(), Refusal> {
+        let reason = match self.worker.mover.hold(client, held, beside).await {
             Ok(1..) => return Ok(()),
             Ok(0) => "the client ended in the middle of what it says first".to_owned(),
             Err(error) => format!("the client is gone: {error}"),
@@ -120,7 +125,7 @@ impl<'a> Connection<'a> {
             fed = held.len();
             let state = match state {
                 Ok(State::Reading) => {
-                    self.more(client, held).await?;
+                    self.more(client, held, |more| tls.kept_with(more)).await?;
                     continue;
                 }
                 Ok(state) => state,
@@ -175,7 +180,7 @@ impl<'a> Connection<'a> {
                     return Ok(None);
                 }
                 Some(refusal) if fed.forward == 0 => return Err(refusal),
-                None if fed.forward == 0 => self.more(client, held).await?,
+                None if fed.forward == 0 => self.more(client, held, |_| 0).await?,
                 found => {
                     let check = Check::Http(requests);
                     return Ok(Some(Judged { check, approved: fed.forward, found, ech: false }));

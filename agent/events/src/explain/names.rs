@@ -171,7 +171,7 @@ fn connected(stored: &Stored, egress: &Egress, connection: &Connection, decider:
             )
         }
         EgressCause::Full => parts(
-            "The container's egress worker had no room for one more connection.",
+            "The container's egress worker had no room for it, or had to keep what was said over it for too long.",
             "Have the container close connections, or open fewer at once.".to_owned(),
             None,
         ),
