@@ -64,6 +64,7 @@ pub(crate) async fn reach(
     port: u16,
 ) -> Result<Server, NoServer> {
     let full = |_| Refusal::new(EgressCause::Full, "too many servers are being looked for already");
+    let _turn = timeout(LOOKUP_TIME, worker.dials_of.take(name)).await.map_err(full)?;
     let _place = timeout(LOOKUP_TIME, worker.dials.acquire()).await.map_err(full)?;
     let found =
         look_up(worker, name, port).await.map_err(|reason| Refusal::new(EgressCause::Unresolved, &reason))?;
@@ -133,12 +134,13 @@ fn is_this_host(stream: &TcpStream, address: SocketAddr) -> io::Result<bool> {
 async fn look_up(worker: &Worker, name: &str, port: u16) -> Result<Vec<Found>, String> {
     let until = Instant::now() + LOOKUP_TIME;
     let late = || format!("the host's resolver did not find it within {} s", LOOKUP_TIME.as_secs());
+    let turn = timeout_at(until, worker.lookups_of.take(name)).await.map_err(|_| late())?;
     let place = timeout_at(until, Arc::clone(&worker.lookups).acquire_owned()).await.map_err(|_| late())?;
     let (host, hosts, own) = (name.to_owned(), Arc::clone(&worker.hosts), Arc::clone(&worker.own));
     // It cannot be interrupted: its place is free when it is over, whoever still waits for it.
     let look_up = spawn_blocking(move || {
         let found = addresses_of(&host, &hosts, resolve).and_then(|addrs| own.found(addrs, port));
-        drop(place);
+        drop((turn, place));
         found
     });
     let found = timeout_at(until, look_up).await.map_err(|_| late())?;

@@ -8,6 +8,7 @@
 //! | `dns` | the container's resolver |
 //! | `connection` | one connection, from its first byte to its record; `head`: what is said first |
 //! | `dial`, `hosts`, `route`, `addresses` | from a name to a server, and which addresses one may have |
+//! | `turns` | how many connections to one name look for its server at once |
 //! | `pass` | bytes both ways, and what of them is still looked at |
 //! | `held` | bytes of a client's that are judged before they go on |
 //! | `share` | how much memory a connection may take, and for how long |
@@ -41,5 +42,6 @@ mod refusal;
 pub mod role;
 mod route;
 mod share;
+mod turns;
 mod uploads;
 mod worker;

@@ -9,6 +9,7 @@ use crate::{
     records::Records,
     refusal::Refusal,
     share,
+    turns::Turns,
     uploads::Uploads,
 };
 use ringfence_names::block::{NoRoom, NotABlock, Table};
@@ -46,6 +47,9 @@ pub(crate) struct Worker {
     pub(crate) pool: Semaphore,
     pub(crate) dials: Semaphore,
     pub(crate) lookups: Arc<Semaphore>,
+    /// How much of both one name may have.
+    pub(crate) dials_of: Turns,
+    pub(crate) lookups_of: Turns,
     /// Of the host, for those that look names up.
     pub(crate) hosts: Arc<Hosts>,
     pub(crate) own: Arc<Own>,
@@ -169,6 +173,8 @@ impl Worker {
             pool: share::pool(limits.memory),
             dials: Semaphore::new(MOST_DIALS as usize),
             lookups: Arc::new(Semaphore::new(MOST_LOOKUPS)),
+            dials_of: Turns::new(MOST_DIALS as usize / 4),
+            lookups_of: Turns::new(MOST_LOOKUPS / 4),
             hosts: Arc::default(),
             own: Arc::default(),
             // Each has a client and a server.
