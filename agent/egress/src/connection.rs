@@ -406,8 +406,10 @@ mod tests {
         };
         let limits = Limits { memory: 512 << 20, descriptors: 4096 };
         let worker = Worker::new(start, Link::new().0, limits).unwrap();
+        let share = Share::new(&worker.pool);
         let connection = |name: &str| Connection {
             worker: &worker,
+            share: &share,
             flow: Flow {
                 address: [198, 18, 7, 1].into(),
                 port: 443,

@@ -72,6 +72,7 @@ impl Worker {
             audit: false,
             v6: false,
             host_network: true,
+            uploads: Vec::new(),
         };
         let mut conn = Conn::new(ours, PATIENCE, MAX_QUESTION);
         conn.send_with_descriptors(&ToEgress::Start(start), &[tcp.as_fd(), udp.as_fd(), dns.as_fd()])?;
