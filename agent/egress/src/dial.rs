@@ -2,27 +2,17 @@
 
 use crate::{
     addresses::{Found, Not},
-    hosts::Hosts,
     refusal::Refusal,
     route::{Leads, leads},
     worker::{Policy, Worker},
 };
 use ringfence_wire::egress::EgressCause;
 use rustix::net::sockopt;
-use std::{
-    io,
-    net::{IpAddr, SocketAddr, ToSocketAddrs},
-    sync::Arc,
-    time::Duration,
-};
-use tokio::{
-    net::TcpStream,
-    task::{JoinSet, spawn_blocking},
-    time::{Instant, timeout, timeout_at},
-};
+use std::{io, net::SocketAddr, time::Duration};
+use tokio::{net::TcpStream, task::JoinSet, time::timeout};
 
-/// How long the host's resolver may take, its queue included.
-const LOOKUP_TIME: Duration = Duration::from_secs(10);
+/// How long a connection waits for its turn.
+const TURN_TIME: Duration = Duration::from_secs(10);
 /// How long one of several addresses has before the next is tried beside it (RFC 8305 says 250 ms).
 const HEAD_START: Duration = Duration::from_millis(250);
 /// How long each may take to answer.
@@ -64,13 +54,15 @@ pub(crate) async fn reach(
     port: u16,
 ) -> Result<Server, NoServer> {
     let full = |_| Refusal::new(EgressCause::Full, "too many servers are being looked for already");
-    let _turn = timeout(LOOKUP_TIME, worker.dials_of.take(name)).await.map_err(full)?;
-    let _place = timeout(LOOKUP_TIME, worker.dials.acquire()).await.map_err(full)?;
-    let found =
-        look_up(worker, name, port).await.map_err(|reason| Refusal::new(EgressCause::Unresolved, &reason))?;
+    // All that a wildcard grants is one: its names are as many as anybody likes. Of audit mode, there may be no entry.
+    let entry = policy.judge(name, port).map_or(name, |rule| rule.host.as_str());
+    let _turn = timeout(TURN_TIME, worker.dials_of.take(entry)).await.map_err(full)?;
+    let _place = timeout(TURN_TIME, worker.dials.acquire()).await.map_err(full)?;
+    let found = worker.lookups.find(entry, name, port).await;
+    let found = found.map_err(|reason| Refusal::new(EgressCause::Unresolved, &reason))?;
     let mut would_deny = None;
     let (mut fine, mut blocked) = (Vec::new(), None);
-    for found in found {
+    for found in found.iter().copied() {
         match policy.judge_address(found, port) {
             Ok(addr) => fine.push((SocketAddr::new(addr, port), found.is_own)),
             Err(not) => {
@@ -130,42 +122,6 @@ fn is_this_host(stream: &TcpStream, address: SocketAddr) -> io::Result<bool> {
     }
 }
 
-/// The addresses of a name, best first. At least one.
-async fn look_up(worker: &Worker, name: &str, port: u16) -> Result<Vec<Found>, String> {
-    let until = Instant::now() + LOOKUP_TIME;
-    let late = || format!("the host's resolver did not find it within {} s", LOOKUP_TIME.as_secs());
-    let turn = timeout_at(until, worker.lookups_of.take(name)).await.map_err(|_| late())?;
-    let place = timeout_at(until, Arc::clone(&worker.lookups).acquire_owned()).await.map_err(|_| late())?;
-    let (host, hosts, own) = (name.to_owned(), Arc::clone(&worker.hosts), Arc::clone(&worker.own));
-    // It cannot be interrupted: its place is free when it is over, whoever still waits for it.
-    let look_up = spawn_blocking(move || {
-        let found = addresses_of(&host, &hosts, resolve).and_then(|addrs| own.found(addrs, port));
-        drop((turn, place));
-        found
-    });
-    let found = timeout_at(until, look_up).await.map_err(|_| late())?;
-    let found = found.map_err(io::Error::other).and_then(|found| found);
-    let found = found.map_err(|error| format!("the host's resolver does not find it: {error}"))?;
-    if found.is_empty() { Err("the host's resolver finds no address".to_owned()) } else { Ok(found) }
-}
-
-/// A name is the whole name: with the dot of the root, so that no domain of the host's search list is put behind it, which nobody
-/// granted. In /etc/hosts names have no dot, so that is looked at first.
-fn addresses_of(
-    name: &str,
-    hosts: &Hosts,
-    resolve: impl FnOnce(&str) -> io::Result<Vec<IpAddr>>,
-) -> io::Result<Vec<IpAddr>> {
-    let there = hosts
-        .find(name)
-        .map_err(|error| io::Error::new(error.kind(), format!("cannot read /etc/hosts: {error}")))?;
-    if there.is_empty() { resolve(&format!("{name}.")) } else { Ok(there) }
-}
-
-fn resolve(name: &str) -> io::Result<Vec<IpAddr>> {
-    Ok((name, 0).to_socket_addrs()?.map(|addr| addr.ip()).collect())
-}
-
 /// The first that answers: each has a head start before the next.
 async fn first(addrs: &[SocketAddr]) -> Result<(TcpStream, SocketAddr), (io::Error, Option<SocketAddr>)> {
     let mut dials = JoinSet::new();
@@ -212,28 +168,9 @@ fn prepare(stream: &TcpStream) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{confine::Limits, link::Link, route::tests::elsewhere};
+    use crate::{confine::Limits, hosts::Hosts, link::Link, lookups::Lookups, route::tests::elsewhere};
     use ringfence_wire::egress::{AddressRule, EgressStart, NameRule, Names};
     use std::io::Read;
-
-    #[test]
-    fn no_domain_is_put_behind_a_name_and_the_hosts_file_counts() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("hosts");
-        std::fs::write(&path, "127.0.0.1 localhost\n10.1.2.3 git.corp.example git\n").unwrap();
-        let hosts = Hosts::at(path);
-        let none = |name: &str| -> io::Result<Vec<IpAddr>> { panic!("{name}") };
-        let found = addresses_of("git.corp.example", &hosts, none).unwrap();
-        assert_eq!(found, ["10.1.2.3".parse::<IpAddr>().unwrap()]);
-        let mut asked = String::new();
-        let found = addresses_of("git.corp.example.org", &hosts, |name| {
-            name.clone_into(&mut asked);
-            Ok(Vec::new())
-        });
-        assert_eq!((asked.as_str(), found.unwrap().len()), ("git.corp.example.org.", 0));
-        let error = addresses_of("a.example", &Hosts::at(dir.path().into()), none).unwrap_err();
-        assert!(error.to_string().contains("cannot read /etc/hosts"), "{error}");
-    }
 
     #[tokio::test]
     async fn a_connection_to_this_host_is_told_by_its_route() {
@@ -284,7 +221,7 @@ mod tests {
             };
             let limits = Limits { memory: 512 << 20, descriptors: 4096 };
             let mut worker = Worker::new(start, Link::new().0, limits).unwrap();
-            worker.hosts = Arc::new(Hosts::at(hosts.clone()));
+            worker.lookups = Lookups::of(Hosts::at(hosts.clone()), |_| Ok(Vec::new()));
             worker
         };
         elsewhere(&lines, || {

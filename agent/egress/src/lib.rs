@@ -7,8 +7,8 @@
 //! | `worker` | what all connections share: the policy, the table of names, counts |
 //! | `dns` | the container's resolver |
 //! | `connection` | one connection, from its first byte to its record; `head`: what is said first |
-//! | `dial`, `hosts`, `route`, `addresses` | from a name to a server, and which addresses one may have |
-//! | `turns` | how many connections to one name look for its server at once |
+//! | `dial`, `lookups`, `hosts`, `route`, `addresses` | from a name to a server, and which addresses one may have |
+//! | `turns` | how many connections to what one entry grants look for its server at once |
 //! | `pass` | bytes both ways, and what of them is still looked at |
 //! | `held` | bytes of a client's that are judged before they go on |
 //! | `share` | how much memory a connection may take, and for how long |
@@ -35,6 +35,7 @@ mod held;
 mod hosts;
 mod line;
 mod link;
+mod lookups;
 mod pass;
 mod pipes;
 mod records;

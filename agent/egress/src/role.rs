@@ -4,7 +4,8 @@ use crate::{
     confine, connection, dns,
     line::Line,
     link::{self, Link, Orders},
-    worker::{MOST_LOOKUPS, Worker},
+    lookups::MOST_LOOKUPS,
+    worker::Worker,
 };
 use nix::sys::{
     socket::{getsockopt, sockopt},
@@ -239,7 +240,11 @@ async fn accept(worker: Rc<Worker>, listener: tokio::net::TcpListener) {
                 &refused,
                 "the container has as many connections as it may, and more are refused",
             );
-            connection::full(&worker, client, from).await;
+            let worker = Rc::clone(&worker);
+            spawn_local(async move {
+                connection::full(&worker, client, from).await;
+                drop(asks);
+            });
             continue;
         }
         let open = Open::new(&worker);

@@ -1,5 +1,5 @@
-//! How many connections to one name do the same thing at once: a name whose servers do not answer, or that is found slowly, does not
-//! have all that there is of it, and others go on.
+//! How many connections to what one entry of the profile grants do the same thing at once: a name whose servers do not answer, or that
+//! is found slowly, does not have all that there is of it, and others go on.
 
 use std::{
     cell::RefCell,
@@ -10,30 +10,31 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// See the module.
 pub(crate) struct Turns {
-    /// Of each name.
+    /// Of each entry.
     most: usize,
-    by_name: RefCell<HashMap<String, Weak<Semaphore>>>,
+    by_entry: RefCell<HashMap<String, Weak<Semaphore>>>,
 }
 
 impl Turns {
     pub(crate) fn new(most: usize) -> Self {
-        Self { most, by_name: RefCell::default() }
+        Self { most, by_entry: RefCell::default() }
     }
 
     /// Waits for a turn. It is over when this is dropped, by whatever thread.
-    pub(crate) async fn take(&self, name: &str) -> Option<OwnedSemaphorePermit> {
+    pub(crate) async fn take(&self, entry: &str) -> Option<OwnedSemaphorePermit> {
         // They are never closed.
-        self.of(name).acquire_owned().await.ok()
+        self.of(entry).acquire_owned().await.ok()
     }
 
-    fn of(&self, name: &str) -> Arc<Semaphore> {
-        let mut by_name = self.by_name.borrow_mut();
-        if let Some(turns) = by_name.get(name).and_then(Weak::upgrade) {
+    /// The turns of one entry.
+    pub(crate) fn of(&self, entry: &str) -> Arc<Semaphore> {
+        let mut by_entry = self.by_entry.borrow_mut();
+        if let Some(turns) = by_entry.get(entry).and_then(Weak::upgrade) {
             return turns;
         }
-        by_name.retain(|_, turns| turns.strong_count() > 0);
+        by_entry.retain(|_, turns| turns.strong_count() > 0);
         let turns = Arc::new(Semaphore::new(self.most));
-        by_name.insert(name.to_owned(), Arc::downgrade(&turns));
+        by_entry.insert(entry.to_owned(), Arc::downgrade(&turns));
         turns
     }
 }
@@ -46,9 +47,9 @@ mod tests {
     #[test]
     fn a_name_waits_for_itself_alone() {
         let turns = Turns::new(2);
-        let take = |name: &str| {
+        let take = |entry: &str| {
             let mut context = Context::from_waker(std::task::Waker::noop());
-            match pin!(turns.take(name)).poll(&mut context) {
+            match pin!(turns.take(entry)).poll(&mut context) {
                 std::task::Poll::Ready(turn) => turn,
                 std::task::Poll::Pending => None,
             }
@@ -61,6 +62,6 @@ mod tests {
         assert!(take("a.example").is_some());
         drop((two, other));
         assert!(take("c.example").is_some());
-        assert_eq!(turns.by_name.borrow().len(), 1, "names that nobody waits for are forgotten");
+        assert_eq!(turns.by_entry.borrow().len(), 1, "names that nobody waits for are forgotten");
     }
 }

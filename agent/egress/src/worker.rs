@@ -1,11 +1,11 @@
 //! What all connections and questions of a worker share: the policy, the table of names, counts.
 
 use crate::{
-    addresses::{Found, MOST_ADDRESSES, Not, Own, may_dial},
+    addresses::{Found, MOST_ADDRESSES, Not, may_dial},
     confine::Limits,
     flow::Mover,
-    hosts::Hosts,
     link::Link,
+    lookups::Lookups,
     records::Records,
     refusal::Refusal,
     share,
@@ -14,14 +14,13 @@ use crate::{
 };
 use ringfence_names::block::{NoRoom, NotABlock, Table};
 use ringfence_wire::egress::{
-    EgressCause, EgressCounts, EgressStart, FromEgress, NameOutcome, NameRule, Names,
+    EgressCause, EgressCounts, EgressStart, FromEgress, MOST_ASKING, NameOutcome, NameRule, Names,
 };
 use std::{
     cell::{Cell, RefCell},
     collections::HashMap,
     net::{IpAddr, Ipv4Addr, SocketAddr},
     rc::Rc,
-    sync::Arc,
     time::Instant,
 };
 use tokio::sync::{Notify, Semaphore};
@@ -31,10 +30,8 @@ const MOST_CONNECTIONS: u64 = 16_384;
 /// Servers that are looked for at once, from the name to the connection; others wait.
 const MOST_DIALS: u32 = 256;
 /// Descriptors that other things need: the other addresses that a server is tried at, sockets of name servers, pipes, those that
-/// the core gives, the runtime's own.
-const OTHER_DESCRIPTORS: u64 = 512 + MOST_DIALS as u64 * (MOST_ADDRESSES as u64 - 1);
-/// Look-ups at once: each has a thread.
-pub(crate) const MOST_LOOKUPS: usize = 16;
+/// the core gives, the runtime's own, connections for which there is no room and that are closed in a moment.
+const OTHER_DESCRIPTORS: u64 = 512 + MOST_ASKING as u64 + MOST_DIALS as u64 * (MOST_ADDRESSES as u64 - 1);
 
 /// See the module.
 pub(crate) struct Worker {
@@ -46,13 +43,9 @@ pub(crate) struct Worker {
     /// Memory that connections may borrow.
     pub(crate) pool: Semaphore,
     pub(crate) dials: Semaphore,
-    pub(crate) lookups: Arc<Semaphore>,
-    /// How much of both one name may have.
+    /// How many of them what one entry of the profile grants may have.
     pub(crate) dials_of: Turns,
-    pub(crate) lookups_of: Turns,
-    /// Of the host, for those that look names up.
-    pub(crate) hosts: Arc<Hosts>,
-    pub(crate) own: Arc<Own>,
+    pub(crate) lookups: Lookups,
     pub(crate) most_connections: u64,
     policy: RefCell<Rc<Policy>>,
     table: RefCell<Table>,
@@ -172,11 +165,8 @@ impl Worker {
             mover: Mover::default(),
             pool: share::pool(limits.memory),
             dials: Semaphore::new(MOST_DIALS as usize),
-            lookups: Arc::new(Semaphore::new(MOST_LOOKUPS)),
             dials_of: Turns::new(MOST_DIALS as usize / 4),
-            lookups_of: Turns::new(MOST_LOOKUPS / 4),
-            hosts: Arc::default(),
-            own: Arc::default(),
+            lookups: Lookups::default(),
             // Each has a client and a server.
             most_connections: MOST_CONNECTIONS
                 .min(limits.descriptors.saturating_sub(OTHER_DESCRIPTORS) / 2)

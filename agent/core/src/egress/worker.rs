@@ -4,7 +4,7 @@ use super::{blocks::Block, retry::Pauses};
 use crate::enforcer::FlowSource;
 use ringfence_bpf::ContainerId;
 use ringfence_supervise::child::Process;
-use ringfence_wire::egress::EgressLine;
+use ringfence_wire::egress::{EgressLine, MOST_ASKING};
 use rustix::{
     io::Errno,
     process::{Pid, Resource, Rlimit, getrlimit, prlimit},
@@ -15,7 +15,7 @@ use std::{io, path::PathBuf, sync::Arc};
 /// `agent/egress` says.
 const USER_MEMORY: u64 = 64 << 20;
 /// Descriptors of the same: two for each connection, and what else a worker needs.
-const USER_DESCRIPTORS: u64 = 4096;
+const USER_DESCRIPTORS: u64 = 4096 + MOST_ASKING as u64;
 
 /// Starts a worker's process under a user id.
 pub(crate) type Spawn = Arc<dyn Fn(u32) -> io::Result<Process> + Send + Sync>;
