@@ -108,10 +108,11 @@ impl Records {
     ) {
         let report = EgressReport { at, flow, record };
         let EgressRecord::Connection { outcome, sent, received, .. } = &report.record else { return };
-        let is_nothing = (*sent, *received) == (0, 0);
+        let (is_nothing, is_begun) = ((*sent, *received) == (0, 0), begun.is_some());
         let (most, is_folded) = match outcome {
             EgressOutcome::Refused | EgressOutcome::Failed => (MOST_REFUSED, true),
-            EgressOutcome::Ended if is_nothing => (MOST_REFUSED, true),
+            // What began to pass on record has an end of its own there.
+            EgressOutcome::Ended if is_nothing && !is_begun => (MOST_REFUSED, true),
             _ if *sent > MUCH => (MOST_WAITING, false),
             _ => (MOST_SHORT, false),
         };
