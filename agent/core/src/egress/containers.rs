@@ -270,7 +270,8 @@ impl<E: Enforcer> State<E> {
             }
         };
         if owner != 0 && !netns.is_own() {
-            return Change::closed(None, &EgressError::OtherNetwork(record.uid));
+            let why = chain(&EgressError::OtherNetwork(record.uid));
+            return Change::Closed { place: None, why, again: false };
         }
         policy.grant_block(block.net());
         let (names, audit) = (&policy.names, policy.audit_mode);
