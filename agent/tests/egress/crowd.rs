@@ -81,7 +81,8 @@ fn a_connection_without_room_is_asked_about_before_it_is_closed() {
     let server = Server::echo();
     let rule = format!("tcp:localhost:{}", server.port);
     // For 10 connections, beside all that a worker needs descriptors for.
-    let core = Core::start_limited(local(&[&rule]), false, true, Some(512 + 256 * 7 + 2 * 10));
+    let descriptors = 512 + u64::try_from(MOST_ASKING).unwrap() + 256 * 7 + 2 * 10;
+    let core = Core::start_limited(local(&[&rule]), false, true, Some(descriptors));
     let _line = core.line();
     let address = core.ask("localhost", A).1.unwrap();
     let goes_round = |mut stream: &TcpStream| {
