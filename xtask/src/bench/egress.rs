@@ -11,7 +11,7 @@ use std::process::{Command, ExitCode, Stdio};
 /// From PyPI.
 const MITMPROXY: &str = "mitmproxy==11.0.2";
 /// An open connection is two descriptors, and a worker keeps so many for pipes and for what is being dialled.
-const OTHER_DESCRIPTORS: u64 = 2400;
+const OTHER_DESCRIPTORS: u64 = 2800;
 
 /// Measures what an egress worker adds to a connection by name, and to what goes over it.
 ///
