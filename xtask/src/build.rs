@@ -83,14 +83,9 @@ pub(crate) fn package_binary(package: &str, name: &str, profile: &str) -> Result
     build(package, &["--bin", name], profile)
 }
 
-/// Builds one example of another package, with a feature that it needs.
-pub(crate) fn example(package: &str, name: &str, feature: &str, profile: &str) -> Result<()> {
-    build(package, &["--example", name, "--features", feature], profile)
-}
-
-/// The same, without a feature.
-pub(crate) fn plain_example(package: &str, name: &str, profile: &str) -> Result<()> {
-    build(package, &["--example", name], profile)
+/// Builds one example of another package, with the features that it needs.
+pub(crate) fn example(package: &str, name: &str, features: &[&str], profile: &str) -> Result<()> {
+    build(package, &["--example", name, "--features", &features.join(",")], profile)
 }
 
 /// The binary for the guest: as `cargo test` builds it, so that nothing is built twice, but without its debug information,

@@ -105,22 +105,7 @@ pub(crate) async fn serve(
     let is_known = name.is_some();
     let _in_use = worker.in_use(flow.address);
     let share = Share::new(&worker.pool);
-    let connection = Connection {
-        worker: &worker,
-        share: &share,
-        flow,
-        name: name.unwrap_or_default(),
-        began,
-        at,
-        rule: Cell::new(None),
-        tls: Cell::new(false),
-        opening: Cell::new(None),
-        dialled: Cell::new(None),
-        sent: Cell::new(0),
-        received: Cell::new(0),
-        begun: Cell::new(None),
-        would_deny: Rc::default(),
-    };
+    let connection = Connection::new(&worker, &share, flow, name.unwrap_or_default(), (began, at));
     if !is_known {
         let reason =
             format!("no name has the address {} now: the client has to resolve it again", flow.address);
@@ -173,6 +158,32 @@ pub(crate) async fn full(worker: &Worker, client: TcpStream, from: SocketAddr) {
 }
 
 impl<'a> Connection<'a> {
+    /// One of which nothing is known but whose it is and what its address stands for; since when, also in µs since 1970.
+    fn new(
+        worker: &'a Worker,
+        share: &'a Share<'a>,
+        flow: Flow,
+        name: String,
+        (began, at): (Instant, i64),
+    ) -> Self {
+        Self {
+            worker,
+            share,
+            flow,
+            name,
+            began,
+            at,
+            rule: Cell::new(None),
+            tls: Cell::new(false),
+            opening: Cell::new(None),
+            dialled: Cell::new(None),
+            sent: Cell::new(0),
+            received: Cell::new(0),
+            begun: Cell::new(None),
+            would_deny: Rc::default(),
+        }
+    }
+
     /// Everything until bytes may go both ways.
     ///
     /// # Errors
@@ -407,29 +418,10 @@ mod tests {
         let limits = Limits { memory: 512 << 20, descriptors: 4096 };
         let worker = Worker::new(start, Link::new().0, limits).unwrap();
         let share = Share::new(&worker.pool);
-        let connection = |name: &str| Connection {
-            worker: &worker,
-            share: &share,
-            flow: Flow {
-                address: [198, 18, 7, 1].into(),
-                port: 443,
-                call: 0,
-                pid: 1,
-                tgid: 1,
-                start: 1,
-                uid: 1000,
-            },
-            name: name.to_owned(),
-            began: Instant::now(),
-            at: 0,
-            rule: Cell::new(None),
-            tls: Cell::new(false),
-            opening: Cell::new(None),
-            dialled: Cell::new(None),
-            sent: Cell::new(0),
-            received: Cell::new(0),
-            begun: Cell::new(None),
-            would_deny: Rc::default(),
+        let connection = |name: &str| {
+            let address = [198, 18, 7, 1].into();
+            let flow = Flow { address, port: 443, call: 0, pid: 1, tgid: 1, start: 1, uid: 1000 };
+            Connection::new(&worker, &share, flow, name.to_owned(), (Instant::now(), 0))
         };
         // Sends all that may be sent, up to `most`: how much that is. The core is told at once.
         let send = async |now: &Now<'_>, most: usize| {

@@ -138,6 +138,7 @@ mod tests {
     use std::{
         sync::atomic::{AtomicUsize, Ordering},
         thread::sleep,
+        time::Instant,
     };
     use tokio::task::LocalSet;
 
@@ -200,14 +201,19 @@ mod tests {
         static MOST: AtomicUsize = AtomicUsize::new(0);
         let (_dir, hosts) = no_hosts();
         let lookups = Lookups::of(hosts, |_| {
+            let until = Instant::now() + Duration::from_secs(60);
             MOST.fetch_max(RUNNING.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
-            sleep(Duration::from_millis(50));
+            // Two at least are there together, however late one begins.
+            while MOST.load(Ordering::SeqCst) < 2 && Instant::now() < until {
+                sleep(Duration::from_millis(1));
+            }
+            sleep(Duration::from_millis(10));
             RUNNING.fetch_sub(1, Ordering::SeqCst);
             Err(io::ErrorKind::NotFound.into())
         });
         LocalSet::new()
             .run_until(async {
-                for number in 0..20 {
+                for number in 0..12 {
                     drop(lookups.begun("*.a.example", &format!("{number}.a.example"), 443));
                 }
                 let error = lookups.find("*.a.example", "0.a.example", 443).await.unwrap_err();

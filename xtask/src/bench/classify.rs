@@ -14,7 +14,7 @@ use std::process::{Command, ExitCode};
 pub(crate) struct Args {}
 
 pub(crate) fn run(_: &Args) -> Result<ExitCode> {
-    build::example("ringfence-session", "classify", "test-support", "release")?;
+    build::example("ringfence-session", "classify", &["test-support"], "release")?;
     let status = Command::new(target().join("release/examples/classify"))
         .status()
         .context("cannot start the example of ringfence-session")?;

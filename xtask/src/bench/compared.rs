@@ -33,7 +33,7 @@ fn installed(place: &Path, what: &str, install: impl FnOnce(&Path) -> Result<()>
     // Written last: a folder without it was broken off.
     let whole = place.join("whole");
     if !whole.is_file() {
-        step(&format!("installing {what}, which is compared with"), || {
+        step(&format!("installing {what}, to compare with"), || {
             install(place)?;
             fs::write(&whole, "").with_context(|| format!("cannot write {}", whole.display()))
         })?;

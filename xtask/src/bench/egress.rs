@@ -44,7 +44,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         Some(binary) => std::path::absolute(binary).context("no working directory")?,
         None => build::shipped()?,
     };
-    build::plain_example("ringfence-egress", "measure", "release")?;
+    build::example("ringfence-egress", "measure", &[], "release")?;
     let proxy = if args.alone { None } else { Some(compared::from_pypi(MITMPROXY, "mitmproxy")?) };
     let dir = tempfile::tempdir().context("cannot make a folder for certificates")?;
     let open = args.open.min(descriptors()?.saturating_sub(OTHER_DESCRIPTORS) / 2);

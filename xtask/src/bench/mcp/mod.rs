@@ -82,7 +82,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     };
     build::package_binary("ringfence-vm-tests", "mcp-echo", "release")?;
     let echo = target().join("release/mcp-echo");
-    build::example("ringfence-session", "floor", "test-support", "release")?;
+    build::example("ringfence-session", "floor", &["test-support"], "release")?;
     let dir = tempfile::tempdir().context("cannot make a directory for the databases")?;
     let ways = ways(&ringfence, &echo, dir.path(), args)?;
     let mut table = Table::default();
