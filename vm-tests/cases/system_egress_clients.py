@@ -1,10 +1,7 @@
 """Scenes of outbound names with clients as they are: each gets what a granted name has, and nothing of another at the same address."""
 
-import base64
 import hashlib
 import http.server
-import io
-import json
 import os
 import re
 import shlex
@@ -12,18 +9,21 @@ import shutil
 import socket
 import ssl
 import subprocess
-import tarfile
 import threading
-import zipfile
 
+import registries
 from case import profile_text, scene
 from harness import PYTHON
+from registries import write
 from system import PATIENCE, put, wait_for
 from system_egress import PROFILES, SERVER, SERVERS, Resolver, elsewhere, log, run, servers_network
 
 PLACE = "/srv/rf/system/egress-clients"
-# What the guest's Debian has not: node, npm, and a program linked with musl.
+# What the guest's Debian has not: node, npm, cargo, a program linked with musl; and Debian's packages of others, unpacked.
 CLIENTS = "/opt/clients"
+DEBIAN = f"{CLIENTS}/debian"
+JAVA = f"{DEBIAN}/usr/lib/jvm/java-17-openjdk-amd64/bin"
+LIBRARIES = f"LD_LIBRARY_PATH={DEBIAN}/usr/lib/x86_64-linux-gnu"
 GRANTED, OTHER = "web.rf-clients.test", "other.rf-clients.test"
 NAMES = (GRANTED, OTHER)
 DATA = hashlib.shake_256(b"rf clients").digest(300_000)
@@ -48,6 +48,16 @@ URLLIB = ("import ssl, sys, urllib.request as r; "
 HTTPLIB = ("import http.client as c, ssl, sys; one = c.HTTPSConnection(sys.argv[1], timeout=120, context=ssl.create_default_context(cafile=sys.argv[2])); "
            "one.request('GET', '/none'); assert one.getresponse().read() is not None; one.request('GET', '/data'); "
            "open(sys.argv[3], 'wb').write(one.getresponse().read())")
+AIOHTTP = """
+import aiohttp, asyncio, ssl, sys
+async def fetch(url, ca, out):
+    async with aiohttp.ClientSession(raise_for_status=True) as session, session.get(url, ssl=ssl.create_default_context(cafile=ca)) as answer:
+        open(out, "wb").write(await answer.read())
+asyncio.run(fetch(*sys.argv[1:]))
+"""
+# One client for both names: what is known of the server is its key, not its name.
+SSH = (f"env {LIBRARIES} {DEBIAN}/usr/bin/ssh -F none -i {PLACE}/ssh/client -o IdentitiesOnly=yes -o BatchMode=yes -o HostKeyAlias=rf "
+       f"-o UserKnownHostsFile={PLACE}/ssh/known -o ConnectTimeout=60")
 TINY = "use HTTP::Tiny; my $said = HTTP::Tiny->new->mirror($ARGV[0], $ARGV[1]); die \"$said->{status} $said->{content}\\n\" unless $said->{success}"
 # What each client is asked: HOST is whom, CA the file that says whom to trust, OUT where DATA has to be afterwards. Its own folder is where it runs.
 COMMANDS = {
@@ -68,6 +78,16 @@ COMMANDS = {
                     "https://HOST/data OUT",
     "npm": f"NODE_EXTRA_CA_CERTS=CA PATH={CLIENTS}:$PATH {CLIENTS}/node {CLIENTS}/npm/bin/npm-cli.js install --registry https://HOST/npm/ --cache ./cache "
            "--prefix ./into --no-audit --no-fund --no-update-notifier --fetch-retries 0 rf-sample && cp into/node_modules/rf-sample/data OUT",
+    "cargo": f"cp -r {PLACE}/cargo/. . && CARGO_HTTP_CAINFO=CA CARGO_REGISTRIES_RF_INDEX=sparse+https://HOST/cargo/ CARGO_NET_RETRY=0 "
+             f"{CLIENTS}/cargo vendor -q into && cp into/rf-sample/data OUT",
+    "go": f"GOROOT={DEBIAN}/usr/lib/go-1.19 GOPATH=$PWD/go GOPROXY=https://HOST/go GONOSUMDB='*' GOFLAGS='-mod=mod -modcacherw' SSL_CERT_FILE=CA "
+          f"{DEBIAN}/usr/lib/go-1.19/bin/go mod download rf.test/sample@v1.0.0 && cp go/pkg/mod/rf.test/sample@v1.0.0/data OUT",
+    "a static program of Go's": f"SSL_CERT_FILE=CA {DEBIAN}/usr/bin/reach-go https://HOST/data >OUT",
+    "Java (Ivy)": f"{JAVA}/java -XX:TieredStopAtLevel=1 -Duser.home=$PWD -Djavax.net.ssl.trustStore={PLACE}/trust.p12 -Djavax.net.ssl.trustStorePassword=changeit "
+                  f"-Drf.root=https://HOST/maven/ -jar {DEBIAN}/usr/share/java/ivy.jar -settings {PLACE}/ivy.xml -cache $PWD/cache "
+                  "-dependency test.rf sample 1.0 -retrieve 'into/[artifact].[ext]' && cp into/sample.jar OUT",
+    "aiohttp": f"PYTHONPATH={DEBIAN}/usr/lib/python3/dist-packages {PYTHON} -B -c {shlex.quote(AIOHTTP)} https://HOST/data CA OUT",
+    "git by SSH": f"GIT_SSH_COMMAND={shlex.quote(SSH)} git clone -q ssh://root@HOST{PLACE}/www/repo.git clone && cp clone/data OUT",
     "musl's resolver, without TLS": f"{CLIENTS}/reach HOST 80 /data >OUT",
 }
 # What a host's resolv.conf may say, none of which is a nameserver that there is.
@@ -79,6 +99,7 @@ RESOLVERS = {
     "one of each kind": "nameserver 2001:db8::53\nnameserver 10.20.30.40\n",
     "by TCP": "nameserver 10.20.30.40\noptions use-vc\n",
     "one question at a time": "nameserver 10.20.30.40\noptions single-request-reopen ndots:5 timeout:30\nsearch example.org cluster.local\n",
+    "Docker's embedded DNS": "nameserver 127.0.0.11\noptions edns0 trust-ad ndots:0\n",
     "none": "",
 }
 
@@ -118,54 +139,22 @@ class Served(http.server.ThreadingHTTPServer):
         Site.seen.append("broken")
 
 
-def write(path, data):
-    """A file of the site's."""
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    with open(path, "wb") as file:
-        file.write(data if isinstance(data, bytes) else data.encode())
-
-
-def wheel():
-    """A package for pip."""
-    made, at = io.BytesIO(), "rf_sample-1.0.dist-info"
-    with zipfile.ZipFile(made, "w") as package:
-        package.writestr("rf_sample/__init__.py", "")
-        package.writestr("rf_sample/data", DATA)
-        package.writestr(f"{at}/METADATA", "Metadata-Version: 2.1\nName: rf-sample\nVersion: 1.0\n")
-        package.writestr(f"{at}/WHEEL", "Wheel-Version: 1.0\nGenerator: rf\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        package.writestr(f"{at}/RECORD", "".join(f"{name},,\n" for name in ("rf_sample/__init__.py", "rf_sample/data", f"{at}/METADATA",
-                                                                         f"{at}/WHEEL", f"{at}/RECORD")))
-    return made.getvalue()
-
-
-def tarball():
-    """A package for npm."""
-    made = io.BytesIO()
-    with tarfile.open(fileobj=made, mode="w:gz") as package:
-        for name, data in (("package.json", json.dumps({"name": "rf-sample", "version": "1.0.0"}).encode()), ("data", DATA)):
-            entry = tarfile.TarInfo(f"package/{name}")
-            entry.size = len(data)
-            package.addfile(entry, io.BytesIO(data))
-    return made.getvalue()
-
-
 def publish():
-    """What the clients come for: a file, a repository, an index for pip, a registry for npm."""
+    """What the clients come for: a file, a repository, packages."""
     www = f"{PLACE}/www"
     write(f"{www}/data", DATA)
-    write(f"{www}/simple/rf-sample/index.html", '<!DOCTYPE html><a href="rf_sample-1.0-py3-none-any.whl">rf_sample-1.0-py3-none-any.whl</a>')
-    write(f"{www}/simple/rf-sample/rf_sample-1.0-py3-none-any.whl", wheel())
-    package = tarball()
-    write(f"{www}/npm/rf-sample-1.0.0.tgz", package)
-    integrity = "sha512-" + base64.b64encode(hashlib.sha512(package).digest()).decode()
-    version = {"name": "rf-sample", "version": "1.0.0", "dist": {"tarball": f"https://{GRANTED}/npm/rf-sample-1.0.0.tgz", "integrity": integrity}}
-    write(f"{www}/npm/rf-sample", json.dumps({"name": "rf-sample", "dist-tags": {"latest": "1.0.0"}, "versions": {"1.0.0": version}}))
+    registries.every(www, DATA, GRANTED)
     work = f"{PLACE}/source"
     write(f"{work}/data", DATA)
     named = ["-c", "user.name=rf", "-c", "user.email=rf@rf.test"]
     for command in (["init", "-q"], ["add", "."], [*named, "commit", "-qm", "data"], ["clone", "-q", "--bare", ".", f"{www}/repo.git"]):
         run(["git", *command], cwd=work)
     run(["git", "update-server-info"], cwd=f"{www}/repo.git")
+    write(f"{PLACE}/cargo/Cargo.toml", '[package]\nname = "rf-uses"\nversion = "0.1.0"\nedition = "2021"\n[dependencies]\n'
+                                       'rf-sample = { version = "1", registry = "rf" }\n')
+    write(f"{PLACE}/cargo/src/lib.rs", "")
+    write(f"{PLACE}/ivy.xml", '<ivysettings><settings defaultResolver="rf"/><resolvers>'
+                              '<ibiblio name="rf" m2compatible="true" root="${rf.root}"/></resolvers></ivysettings>')
 
 
 def certify():
@@ -176,6 +165,31 @@ def certify():
     write(f"{PLACE}/server.ext", "basicConstraints=CA:FALSE\nsubjectAltName=" + ",".join(f"DNS:{name}" for name in NAMES) + "\n")
     run(["openssl", "x509", "-req", "-in", f"{PLACE}/server.csr", "-CA", f"{PLACE}/ca.pem", "-CAkey", f"{PLACE}/ca.key", "-CAcreateserial", "-days", "2",
          "-extfile", f"{PLACE}/server.ext", "-out", f"{PLACE}/server.pem"])
+
+
+def ssh_server():
+    """OpenSSH, which lets the test's key in as root."""
+    folder = f"{PLACE}/ssh"
+    os.makedirs(folder)
+    os.makedirs("/run/sshd", exist_ok=True)
+    if subprocess.run(["id", "sshd"], capture_output=True, check=False).returncode != 0:
+        run(["useradd", "--system", "--home-dir", "/run/sshd", "--no-create-home", "sshd"])
+    for key in ("server", "client"):
+        run(["env", LIBRARIES, f"{DEBIAN}/usr/bin/ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", f"{folder}/{key}"])
+    shutil.copy(f"{folder}/client.pub", f"{folder}/authorized")
+    with open(f"{folder}/server.pub") as file:
+        write(f"{folder}/known", f"rf {file.read()}")
+    write(f"{folder}/sshd.conf", f"ListenAddress {SERVER}:22\nHostKey {folder}/server\nAuthorizedKeysFile {folder}/authorized\nStrictModes no\n"
+                                 "PermitRootLogin prohibit-password\nUsePAM no\nPidFile none\n")
+    with open(f"{PLACE}/ssh.log", "wb") as log_file:
+        subprocess.Popen(["ip", "netns", "exec", SERVERS, "env", LIBRARIES, f"{DEBIAN}/usr/sbin/sshd", "-D", "-e", "-f", f"{folder}/sshd.conf"],
+                         stdin=subprocess.DEVNULL, stdout=log_file, stderr=log_file)
+
+    def listens():
+        with open(f"{PLACE}/ssh.log") as file:
+            return "Server listening" in file.read()
+
+    wait_for(listens, "the server of SSH")
 
 
 def serve():
@@ -197,7 +211,16 @@ def serve():
             return file.read()
 
     wait_for(lambda: "listening" in http2(), "the server of HTTP/2")
+    ssh_server()
     return Upstream(), http2
+
+
+def trust_in_java():
+    """Java's settings, and its own list of authorities, with the test's."""
+    # Where Debian's Java looks for its settings.
+    shutil.copytree(f"{DEBIAN}/etc/java-17-openjdk", "/etc/java-17-openjdk", dirs_exist_ok=True)
+    run([f"{JAVA}/keytool", "-importcert", "-noprompt", "-trustcacerts", "-alias", "rf", "-file", f"{PLACE}/ca.pem", "-keystore", f"{PLACE}/trust.p12",
+         "-storetype", "PKCS12", "-storepass", "changeit"])
 
 
 def prepare():
@@ -212,7 +235,7 @@ def prepare():
     # apt's hashes are libgcrypt's, which takes instructions that the guest's processor has not (SIGILL, ungoverned as well): it is to take none.
     write("/etc/gcrypt/hwf.deny", "all\n")
     os.makedirs(PROFILES, exist_ok=True)
-    put(f"{PROFILES}/rf-clients.toml", profile_text("vm test: clients", "all", "all", "all", [f"{GRANTED}:{port}" for port in (443, 80, 8443)], None,
+    put(f"{PROFILES}/rf-clients.toml", profile_text("vm test: clients", "all", "all", "all", [*(f"{GRANTED}:{port}" for port in (443, 80, 8443)), f"tcp:{GRANTED}:22"], None,
                                                     'capabilities = ["default"]\naudit = "denied"'))
 
 
@@ -264,6 +287,7 @@ def problems_of(name, command, http2):
 def clients():
     """curl, wget, git, apt, pip, npm and others, as they are: the granted name's data is whole, another's is not to be had"""
     prepare()
+    trust_in_java()
     _, http2 = serve()
     outcomes = [problems_of(name, command, http2) for name, command in COMMANDS.items()]
     problems = [problem for found, _ in outcomes for problem in found]

@@ -8,13 +8,13 @@ mod kernels;
 mod linker;
 mod lock;
 mod packages;
-mod stress;
+mod unpacked;
 
 pub(crate) use components::quick_target;
 pub(crate) use kernels::{Kernel, Series};
 pub(crate) use linker::installed_tool;
 pub(crate) use lock::Lock;
-pub(crate) use stress::stress_ng;
+pub(crate) use unpacked::{place as unpacked_place, stress_ng, unpacked};
 
 use crate::agent_parties;
 use crate::client_parties;
