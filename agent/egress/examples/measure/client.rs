@@ -26,6 +26,7 @@ pub(crate) enum Way<'w> {
 
 /// One server, and a way there.
 pub(crate) struct Client<'w> {
+    host: &'static str,
     way: Way<'w>,
     port: u16,
     config: Arc<ClientConfig>,
@@ -33,7 +34,7 @@ pub(crate) struct Client<'w> {
 
 impl<'w> Client<'w> {
     /// Trusts the authorities in `folder`: the server's certificate, and the proxy's authority where there is one.
-    pub(crate) fn new(folder: &Path, way: Way<'w>, port: u16) -> Result<Self> {
+    pub(crate) fn new(folder: &Path, host: &'static str, way: Way<'w>, port: u16) -> Result<Self> {
         let mut roots = RootCertStore::empty();
         for name in ["server.pem", "mitmproxy-ca-cert.pem"] {
             let file = folder.join(name);
@@ -48,7 +49,7 @@ impl<'w> Client<'w> {
             .with_root_certificates(roots)
             .with_no_client_auth();
         config.resumption = Resumption::disabled();
-        Ok(Self { way, port, config: Arc::new(config) })
+        Ok(Self { host, way, port, config: Arc::new(config) })
     }
 
     fn connect(&self) -> Result<TcpStream> {
@@ -69,13 +70,13 @@ impl<'w> Client<'w> {
     }
 
     fn tls(&self) -> Result<StreamOwned<ClientConnection, TcpStream>> {
-        let name = ServerName::try_from("localhost")?;
+        let name = ServerName::try_from(self.host)?;
         let connection = ClientConnection::new(Arc::clone(&self.config), name)?;
         Ok(StreamOwned::new(connection, self.connect()?))
     }
 
     fn request(&self, body: u64) -> String {
-        format!("GET /{body} HTTP/1.1\r\nHost: localhost:{}\r\n\r\n", self.port)
+        format!("GET /{body} HTTP/1.1\r\nHost: {}:{}\r\n\r\n", self.host, self.port)
     }
 
     /// Connects, and waits for the first byte of an answer over TLS.

@@ -4,7 +4,7 @@ use anyhow::{Context, Result, bail};
 use base64::{Engine, engine::general_purpose::STANDARD};
 use rcgen::{CertifiedKey, generate_simple_self_signed};
 use rustls::{ServerConfig, crypto::ring, pki_types::PrivateKeyDer};
-use std::{fs, io::BufRead, io::BufReader, path::Path, process::Child, sync::Arc};
+use std::{fs, io::BufRead, io::BufReader, net::Ipv4Addr, path::Path, process::Child, sync::Arc};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     net::TcpListener,
@@ -17,8 +17,8 @@ const MAX_HEAD: usize = 4096;
 static BODY: [u8; 64 << 10] = [b'x'; 64 << 10];
 
 /// Serves until it is ended; prints both ports, the one with TLS first. Its certificate is `server.pem` in the folder.
-pub(crate) fn serve(folder: &Path) -> Result<()> {
-    let CertifiedKey { cert, signing_key } = generate_simple_self_signed(["localhost".to_owned()])?;
+pub(crate) fn serve(folder: &Path, host: &str, at: Ipv4Addr) -> Result<()> {
+    let CertifiedKey { cert, signing_key } = generate_simple_self_signed([host.to_owned()])?;
     let text = STANDARD.encode(cert.der());
     let pem = format!("-----BEGIN CERTIFICATE-----\n{text}\n-----END CERTIFICATE-----\n");
     fs::write(folder.join("server.pem"), pem).context("cannot write the certificate")?;
@@ -28,7 +28,7 @@ pub(crate) fn serve(folder: &Path) -> Result<()> {
         .with_no_client_auth()
         .with_single_cert(vec![cert.der().clone()], key)?;
     runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
-        let (tls, plain) = (listener().await?, listener().await?);
+        let (tls, plain) = (listener(at).await?, listener(at).await?);
         println!("{} {}", tls.local_addr()?.port(), plain.local_addr()?.port());
         let acceptor = TlsAcceptor::from(Arc::new(config));
         tokio::spawn(async move {
@@ -45,8 +45,8 @@ pub(crate) fn serve(folder: &Path) -> Result<()> {
     })
 }
 
-async fn listener() -> Result<TcpListener> {
-    TcpListener::bind("127.0.0.1:0").await.context("cannot listen on loopback")
+async fn listener(at: Ipv4Addr) -> Result<TcpListener> {
+    TcpListener::bind((at, 0)).await.with_context(|| format!("cannot listen on {at}"))
 }
 
 async fn answer(mut stream: impl AsyncRead + AsyncWrite + Unpin) -> Result<()> {

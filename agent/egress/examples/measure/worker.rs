@@ -52,18 +52,18 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    /// One that may reach these ports of `localhost`.
-    pub(crate) fn start(ringfence: &Path, ports: &[u16]) -> Result<Self> {
+    /// One that may reach these ports of a host, whose address is in `net`.
+    pub(crate) fn start(ringfence: &Path, host: &str, net: &str, ports: &[u16]) -> Result<Self> {
         let (tcp, dns) = (TcpListener::bind("127.0.0.1:0")?, TcpListener::bind("127.0.0.1:0")?);
         let udp = UdpSocket::bind("127.0.0.1:0")?;
         let (ours, theirs) = UnixStream::pair()?;
         let mut command = Command::new(ringfence);
         command.arg("egress-worker").stdin(OwnedFd::from(theirs)).stdout(Stdio::null()).env_clear();
         let child = Ended(command.spawn().context("cannot start the worker")?);
-        let rule = |port: &u16| NameRule { host: "localhost".into(), port: Some(*port), tcp: false, rule: 0 };
-        let loopback = AddressRule { net: "127.0.0.0/8".parse()?, port: None, allow: true };
+        let rule = |port: &u16| NameRule { host: host.to_owned(), port: Some(*port), tcp: false, rule: 0 };
+        let reached = AddressRule { net: net.parse()?, port: None, allow: true };
         let names =
-            Names { rules: ports.iter().map(rule).collect(), addresses: vec![loopback], ..Names::default() };
+            Names { rules: ports.iter().map(rule).collect(), addresses: vec![reached], ..Names::default() };
         let start = EgressStart {
             container: "0123456789ab".into(),
             profile: "measured".into(),
