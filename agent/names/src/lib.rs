@@ -7,6 +7,7 @@
 //! | DNS: a query read, its answer written | [`dns`] |
 //! | TLS: the server's name in a ClientHello | [`tls`] |
 //! | HTTP/1: the host of every request of a connection | [`http`] |
+//! | what a client asks a proxy for, by HTTP or SOCKS5 | [`proxy`] |
 //! | which addresses are not public | [`address`] |
 //! | which address of a container's block stands for which name | [`block`] |
 //!
@@ -18,6 +19,7 @@ pub mod block;
 pub mod dns;
 pub mod host;
 pub mod http;
+pub mod proxy;
 pub mod tls;
 
 /// What a client's first byte begins.

@@ -21,14 +21,14 @@ pub(super) struct Head {
 
 /// Looks for the end of a head, and looks at each byte once.
 #[derive(Debug, Default)]
-pub(super) struct Scan {
+pub(crate) struct Scan {
     seen: usize,
     has_line: bool,
 }
 
 impl Scan {
     /// The length of the head that `bytes` begin with, if it is all there.
-    pub(super) fn end(&mut self, bytes: &[u8]) -> Result<Option<usize>, Refused> {
+    pub(crate) fn end(&mut self, bytes: &[u8]) -> Result<Option<usize>, Refused> {
         for (at, byte) in bytes.iter().enumerate().skip(self.seen) {
             self.seen = at + 1;
             let before = bytes.get(..at).unwrap_or_default();
@@ -71,7 +71,7 @@ fn request_line(line: &[u8]) -> Result<(), Refused> {
 
 /// Reads a whole head, and holds it to the host and port of its connection.
 pub(super) fn read(bytes: &[u8], host: &str, port: u16) -> Result<Head, Refused> {
-    let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
+    let mut headers = most_headers();
     let mut request = Request::new(&mut headers);
     match request.parse(bytes).map_err(Refused::Malformed)? {
         httparse::Status::Complete(length) if length == bytes.len() => {}
@@ -97,8 +97,13 @@ pub(super) fn read(bytes: &[u8], host: &str, port: u16) -> Result<Head, Refused>
     })
 }
 
+/// Room for the headers of a request.
+pub(crate) fn most_headers<'a>() -> [Header<'a>; MAX_HEADERS] {
+    [httparse::EMPTY_HEADER; MAX_HEADERS]
+}
+
 /// The values of all headers of a name.
-fn all<'a>(headers: &'a [Header<'a>], name: &'static str) -> impl Iterator<Item = &'a [u8]> {
+pub(crate) fn all<'a>(headers: &'a [Header<'a>], name: &'static str) -> impl Iterator<Item = &'a [u8]> {
     headers.iter().filter(move |header| header.name.eq_ignore_ascii_case(name)).map(|header| header.value)
 }
 
@@ -135,7 +140,7 @@ const DECISIVE: [&str; 3] = ["host", "content-length", "transfer-encoding"];
 
 /// Refuses what some servers take for one of these headers (gateways that make variables of them know no hyphen), and what has
 /// a proxy before the server take one of them away (RFC 9110 section 7.6.1).
-fn confusable(headers: &[Header<'_>]) -> Result<(), Refused> {
+pub(crate) fn confusable(headers: &[Header<'_>]) -> Result<(), Refused> {
     for header in headers {
         let plain = header.name.replace('_', "-");
         if let Some(name) = DECISIVE.iter().find(|name| plain.eq_ignore_ascii_case(name))

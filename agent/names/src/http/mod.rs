@@ -34,7 +34,7 @@ pub use head::MAX_HEAD;
 
 use crate::host::NotAHost;
 use body::Body;
-use head::Scan;
+pub(crate) use head::{Scan, all, confusable, most_headers};
 use response::{Reader, Said};
 
 /// Why a connection goes no further.
@@ -102,6 +102,9 @@ pub enum Refused {
         "a request that is not the first of its connection has a body and Expect: send it over a connection of its own"
     )]
     LateExpectation,
+    /// More than one request where there may be one.
+    #[error("more comes than the one request that its connection is for")]
+    AnotherRequest,
     /// A chunk that is none.
     #[error("a request's body: {0}")]
     Chunk(&'static str),
@@ -148,6 +151,8 @@ pub struct Requests {
     scan: Scan,
     /// Whether a request went on before.
     is_first: bool,
+    /// None goes on after the first.
+    is_once: bool,
     awaits: Awaits,
     response: Reader,
     refused: Option<Refused>,
@@ -162,6 +167,8 @@ enum Phase {
     NotAskedFor,
     /// Another protocol.
     Tunnel,
+    /// Nothing may follow.
+    Over,
 }
 
 /// What the server has to say first.
@@ -184,10 +191,16 @@ impl Requests {
             phase: Phase::Head,
             scan: Scan::default(),
             is_first: true,
+            is_once: false,
             awaits: Awaits::default(),
             response: Reader::default(),
             refused: None,
         }
+    }
+
+    /// The same, for one request: nothing goes on after it.
+    pub fn once(host: &str, port: u16) -> Self {
+        Self { is_once: true, ..Self::new(host, port) }
     }
 
     /// Reads on. `pending` is all that came and did not go on yet: the rest of the last call, and what came since. It never has
@@ -277,6 +290,7 @@ impl Requests {
             _ if rest.is_empty() => Ok(0),
             Phase::Tunnel => Ok(rest.len()),
             Phase::NotAskedFor => Err(Refused::NotAskedFor),
+            Phase::Over => Err(Refused::AnotherRequest),
             Phase::Body(_) if self.awaits.go_on => Ok(0),
             Phase::Body(body) => {
                 let count = body.pass(rest)?;
@@ -317,7 +331,11 @@ impl Requests {
 
     /// The request is over.
     fn next_request(&mut self) {
-        self.phase = if self.awaits.is_switching { Phase::Tunnel } else { Phase::Head };
+        self.phase = match self.awaits.is_switching {
+            true => Phase::Tunnel,
+            false if self.is_once => Phase::Over,
+            false => Phase::Head,
+        };
     }
 
     fn answered(&mut self, said: Said) -> Result<(), Refused> {
@@ -330,7 +348,7 @@ impl Requests {
                     return Err(Refused::Switched(protocol));
                 }
                 self.awaits = Awaits { is_switching: true, ..Awaits::default() };
-                if matches!(self.phase, Phase::Head) {
+                if matches!(self.phase, Phase::Head | Phase::Over) {
                     self.phase = Phase::Tunnel;
                 }
             }
