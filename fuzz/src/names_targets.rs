@@ -8,6 +8,11 @@ use ringfence_names::{
     dns::{self, Answer},
     host,
     http::{Fed, MAX_HEAD, Requests},
+    proxy::{
+        Host, Target,
+        http::{Asked, NotServed, Reader},
+        socks,
+    },
     tls::{Client, Hello, Refused, State},
 };
 use rustls::server::Acceptor;
@@ -205,6 +210,64 @@ impl hyper::rt::Write for Whole {
     fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
     }
+}
+
+/// What a client asks a proxy for. By HTTP: the same however it is split, a target that reads back as itself, and of a plain request
+/// nothing goes on that was for the proxy, nor, as hyper reads it, to another host. By SOCKS: no message is whole before its last byte.
+pub fn proxy(data: &[u8]) {
+    if data.first() == Some(&socks::VERSION) {
+        return by_socks(data);
+    }
+    let whole = Reader::default().read(data);
+    assert_eq!(by_bytes(data), whole);
+    let Ok(Some((Asked { target, forward, .. }, taken))) = whole else { return };
+    assert!(taken <= data.len() && data[..taken].ends_with(b"\r\n\r\n"));
+    is_itself(&target);
+    let (Some(head), Host::Name(name)) = (forward, target.host) else { return };
+    let mut headers = head.split(|byte| *byte == b'\n').skip(1).map(<[u8]>::to_ascii_lowercase);
+    assert!(!headers.any(|line| line.starts_with(b"proxy-") || line.starts_with(b"upgrade:")));
+    let mut requests = Requests::once(&name, target.port);
+    let mut stream = head;
+    stream.extend(&data[taken..]);
+    let forward = requests.feed(&stream).forward;
+    let seen = hosts(&stream[..forward]);
+    assert!(seen.len() <= 1, "{seen:?}: more than one request went on");
+    for host in seen {
+        let of = host.split(':').next().unwrap_or_default();
+        assert!(of.eq_ignore_ascii_case(&name), "{host:?} got through to {name}");
+    }
+}
+
+/// What a reader makes of bytes that come one by one.
+fn by_bytes(data: &[u8]) -> Result<Option<(Asked, usize)>, NotServed> {
+    let mut reader = Reader::default();
+    for end in 0..data.len() {
+        let read = reader.read(&data[..end]);
+        if !matches!(read, Ok(None)) {
+            return read;
+        }
+    }
+    reader.read(data)
+}
+
+/// Whether a target that was read is read from what it is written as.
+fn is_itself(target: &Target) {
+    let line = format!("CONNECT {}:{} HTTP/1.1\r\n\r\n", target.host, target.port);
+    let again = Reader::default().read(line.as_bytes()).expect("it is served").expect("it is whole");
+    assert_eq!(again.0.target, *target, "{line}");
+}
+
+fn by_socks(data: &[u8]) {
+    let Ok(Some((_, greeting))) = socks::greeting(data) else { return };
+    assert!((0..greeting).all(|end| matches!(socks::greeting(&data[..end]), Ok(None))));
+    let rest = &data[greeting..];
+    let Ok(Some((said, taken))) = socks::password(rest) else { return };
+    assert_eq!(taken, 3 + said.name.len() + said.password.len());
+    assert!((0..taken).all(|end| matches!(socks::password(&rest[..end]), Ok(None))));
+    let rest = &rest[taken..];
+    let Ok(Some((target, taken))) = socks::request(rest) else { return };
+    assert!((0..taken).all(|end| matches!(socks::request(&rest[..end]), Ok(None))));
+    is_itself(&target);
 }
 
 #[cfg(test)]

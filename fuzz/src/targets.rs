@@ -41,7 +41,7 @@ use std::{
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All of them; each has its corpus in `fuzz/corpus/NAME`.
-pub const ALL: [Target; 30] = [
+pub const ALL: [Target; 31] = [
     ("line", line),
     ("listing", listing),
     ("classify", classify),
@@ -72,6 +72,7 @@ pub const ALL: [Target; 30] = [
     ("dns", crate::names_targets::dns),
     ("client_hello", crate::names_targets::client_hello),
     ("http_requests", crate::names_targets::http_requests),
+    ("proxy", crate::names_targets::proxy),
 ];
 
 /// The line judge: what it accepts reads the same to a parser that knows nothing of it, and what its fast path takes reads

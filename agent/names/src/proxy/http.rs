@@ -212,7 +212,8 @@ mod tests {
         }
         assert!(line("GET http://u:p@a/").is_err() && line("GET http:///").is_err());
         // What the server would have found its length by is not taken away from it.
-        let taken = read("POST http://a/ HTTP/1.1\r\nConnection: content-length\r\nContent-Length: 3\r\n\r\n");
+        let taken =
+            read("POST http://a/ HTTP/1.1\r\nConnection: content-length\r\nContent-Length: 3\r\n\r\n");
         assert_eq!(taken, Err(NotServed::Head(Refused::TakenAway("content-length"))));
     }
 }

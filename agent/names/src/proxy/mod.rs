@@ -108,7 +108,8 @@ mod tests {
 
     #[test]
     fn a_target_has_one_reading() {
-        let read = |text: &str| Target::read(text.as_bytes(), None).map(|to| format!("{} {}", to.host, to.port));
+        let read =
+            |text: &str| Target::read(text.as_bytes(), None).map(|to| format!("{} {}", to.host, to.port));
         for (given, expected) in [
             ("Example.org:443", "example.org 443"),
             ("a:1", "a 1"),
@@ -118,8 +119,27 @@ mod tests {
             assert_eq!(read(given).as_deref(), Ok(expected));
         }
         for wrong in [
-            "", ":", "a", "a:", "a:0", "a:+1", "a:01", "a:65536", "a:1:2", "a:1 ", "a@b:1", "127.1:80", "0x7f.1:80", "a.:1",
-            "[::1]", "[::1]1", "[::1:1", "[a]:1", "::1:1", "[::1%eth0]:1", "a\0:1",
+            "",
+            ":",
+            "a",
+            "a:",
+            "a:0",
+            "a:+1",
+            "a:01",
+            "a:65536",
+            "a:1:2",
+            "a:1 ",
+            "a@b:1",
+            "127.1:80",
+            "0x7f.1:80",
+            "a.:1",
+            "[::1]",
+            "[::1]1",
+            "[::1:1",
+            "[a]:1",
+            "::1:1",
+            "[::1%eth0]:1",
+            "a\0:1",
         ] {
             assert!(read(wrong).is_err(), "{wrong:?}");
         }

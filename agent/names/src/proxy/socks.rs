@@ -131,9 +131,13 @@ mod tests {
         assert_eq!(host(&v6).unwrap().unwrap(), "[::1]");
         assert_eq!(host(b"\x05\x02"), Err(NotServed::Command(2)));
         assert_eq!(host(b"\x05\x03\x00\x01"), Err(NotServed::Command(3)));
-        for wrong in
-            [&b"\x04\x01"[..], b"\x05\x01\x01\x01", b"\x05\x01\x00\x02", b"\x05\x01\x00\x03\x01a\0\0", b"\x05\x01\x00\x03\x00"]
-        {
+        for wrong in [
+            &b"\x04\x01"[..],
+            b"\x05\x01\x01\x01",
+            b"\x05\x01\x00\x02",
+            b"\x05\x01\x00\x03\x01a\0\0",
+            b"\x05\x01\x00\x03\x00",
+        ] {
             assert!(host(wrong).is_err(), "{wrong:?}");
         }
         for end in 0..v6.len() {
