@@ -89,6 +89,7 @@ fn landlocked() -> Result<(), Error> {
         tcp: None,
         scope_signals: true,
         scope_abstract: true,
+        ..Rules::default()
     };
     if !rules.enforce()? {
         tracing::warn!(

@@ -41,13 +41,17 @@ use tokio::{
 const KEEP_ALIVE: (Duration, Duration, u32) = (Duration::from_secs(30), Duration::from_secs(30), 4);
 
 /// A connection, as far as it is known.
-struct Connection<'a> {
+pub(crate) struct Connection<'a> {
     worker: &'a Worker,
     /// The memory that it takes.
     share: &'a Share<'a>,
-    flow: Flow,
+    /// Whose it is; nothing, where the worker is a proxy.
+    flow: Option<Flow>,
     /// What its address stands for; empty: nothing.
     name: String,
+    port: u16,
+    /// Of a proxy: it is for one request of plain HTTP.
+    is_forwarded: bool,
     began: Instant,
     /// The same, µs since 1970.
     at: i64,
@@ -87,10 +91,8 @@ pub(crate) async fn serve(
     from: SocketAddr,
     asks: OwnedSemaphorePermit,
 ) {
-    let (began, at) = (Instant::now(), now_micros());
-    let _ = client.set_nodelay(true);
-    let _ = sockopt::set_socket_oobinline(&client, true);
-    notice_end(&client);
+    let begun = (Instant::now(), now_micros());
+    set_up(&client);
     let flow = whose(&worker, from).await;
     drop(asks);
     let flow = match flow {
@@ -105,31 +107,23 @@ pub(crate) async fn serve(
     let is_known = name.is_some();
     let _in_use = worker.in_use(flow.address);
     let share = Share::new(&worker.pool);
-    let connection = Connection::new(&worker, &share, flow, name.unwrap_or_default(), (began, at));
+    let place = (name.unwrap_or_default(), flow.port);
+    let connection = Connection::new(&worker, &share, Some(flow), place, begun);
     if !is_known {
         let reason =
             format!("no name has the address {} now: the client has to resolve it again", flow.address);
         connection.record(EgressOutcome::Refused, Some(Refusal::new(EgressCause::NotGranted, &reason)));
         return reset(client);
     }
-    // What it takes to open a connection is not kept for as long as it is open.
-    let opened = Box::pin(async {
-        tokio::select! {
-            biased;
-            opened = connection.open(&client) => opened,
-            refusal = share.overdue() => Err(refusal),
-        }
-    });
-    match opened.await {
-        Ok(opened) => connection.pass(client, opened).await,
-        Err(refusal) => connection.refuse(client, refusal).await,
-    }
+    connection.go(client, Held::new(&share)).await;
 }
 
-/// Has the kernel notice that a client is gone that has closed the connection, although nothing is said to it: whoever has closed only
-/// one direction still answers when it is asked.
-fn notice_end(client: &TcpStream) {
+/// What every client's socket has. The kernel notices that a client is gone that has closed the connection, although nothing is said
+/// to it: whoever has closed only one direction still answers when it is asked.
+pub(crate) fn set_up(client: &TcpStream) {
     let (idle, interval, count) = KEEP_ALIVE;
+    let _ = client.set_nodelay(true);
+    let _ = sockopt::set_socket_oobinline(client, true);
     let _ = sockopt::set_socket_keepalive(client, true);
     let _ = sockopt::set_tcp_keepidle(client, idle);
     let _ = sockopt::set_tcp_keepintvl(client, interval);
@@ -137,8 +131,9 @@ fn notice_end(client: &TcpStream) {
 }
 
 /// Puts a connection on record for which there is no room, and closes it. It is asked whose it is for that alone that the kernel does
-/// not keep what nobody asks about, and before it is closed: another may have its port then.
-pub(crate) async fn full(worker: &Worker, client: TcpStream, from: SocketAddr) {
+/// not keep what nobody asks about, and before it is closed: another may have its port then. `from`: nothing, where the worker is a
+/// proxy, and there is nobody to ask.
+pub(crate) async fn full(worker: &Worker, client: TcpStream, from: Option<SocketAddr>) {
     let record = EgressRecord::Connection {
         name: String::new(),
         port: 0,
@@ -153,17 +148,19 @@ pub(crate) async fn full(worker: &Worker, client: TcpStream, from: SocketAddr) {
         rule: None,
     };
     worker.records.connection(now_micros(), None, record, Instant::now());
-    let _ = whose(worker, from).await;
+    if let Some(from) = from {
+        let _ = whose(worker, from).await;
+    }
     reset(client);
 }
 
 impl<'a> Connection<'a> {
-    /// One of which nothing is known but whose it is and what its address stands for; since when, also in µs since 1970.
-    fn new(
+    /// A connection to this name and port, which takes this memory. `begun`: when, and the same in µs since 1970.
+    pub(crate) fn new(
         worker: &'a Worker,
         share: &'a Share<'a>,
-        flow: Flow,
-        name: String,
+        flow: Option<Flow>,
+        (name, port): (String, u16),
         (began, at): (Instant, i64),
     ) -> Self {
         Self {
@@ -171,6 +168,8 @@ impl<'a> Connection<'a> {
             share,
             flow,
             name,
+            port,
+            is_forwarded: false,
             began,
             at,
             rule: Cell::new(None),
@@ -184,19 +183,40 @@ impl<'a> Connection<'a> {
         }
     }
 
+    /// It is for one request of plain HTTP, which is held.
+    pub(crate) fn forwarded(self) -> Self {
+        Self { is_forwarded: true, opening: Cell::new(Some(Opening::Http)), ..self }
+    }
+
+    /// Serves it until it is over. `held`: what its client said already.
+    pub(crate) async fn go(&self, client: TcpStream, held: Held<'a>) {
+        // What it takes to open a connection is not kept for as long as it is open.
+        let opened = Box::pin(async {
+            tokio::select! {
+                biased;
+                opened = self.open(&client, held) => opened,
+                refusal = self.share.overdue() => Err(refusal),
+            }
+        });
+        match opened.await {
+            Ok(opened) => self.pass(client, opened).await,
+            Err(refusal) => self.refuse(client, refusal).await,
+        }
+    }
+
     /// Everything until bytes may go both ways.
     ///
     /// # Errors
     /// Why they may not.
-    async fn open(&self, client: &TcpStream) -> Result<Opened<'a>, Refusal> {
+    async fn open(&self, client: &TcpStream, held: Held<'a>) -> Result<Opened<'a>, Refusal> {
         let policy = self.worker.policy();
         let judged = self.judge(&policy)?;
         let tcp = judged.is_some_and(|rule| rule.tcp);
         let head = match tcp {
-            true => Head::unseen(Held::new(self.share)),
-            false => self.head(client, &policy).await?,
+            true => Head::unseen(held),
+            false => self.head(client, held, &policy).await?,
         };
-        let reached = dial::reach(self.worker, &policy, &self.name, self.flow.port).await;
+        let reached = dial::reach(self.worker, &policy, &self.name, self.port).await;
         let Server { stream, address, is_own, would_deny } =
             reached.map_err(|NoServer { refusal, address }| {
                 self.dialled.set(address);
@@ -206,7 +226,7 @@ impl<'a> Connection<'a> {
         if let Some(refusal) = would_deny {
             self.keep(refusal);
         }
-        let (name, port, would_deny) = (self.name.clone(), self.flow.port, Rc::clone(&self.would_deny));
+        let (name, port, would_deny) = (self.name.clone(), self.port, Rc::clone(&self.would_deny));
         let passing = Passing { name, port, address, is_own, tcp, ech: head.ech, would_deny };
         // Another policy may be in force by now.
         let policy = self.worker.policy();
@@ -218,8 +238,8 @@ impl<'a> Connection<'a> {
     }
 
     /// The rule that grants it; of audit mode, there may be none.
-    fn judge<'p>(&self, policy: &'p Policy) -> Result<Option<&'p NameRule>, Refusal> {
-        match policy.judge(&self.name, self.flow.port) {
+    pub(crate) fn judge<'p>(&self, policy: &'p Policy) -> Result<Option<&'p NameRule>, Refusal> {
+        match policy.judge(&self.name, self.port) {
             Ok(rule) => {
                 self.rule.set(Some(rule.rule));
                 Ok(Some(rule))
@@ -291,12 +311,12 @@ impl<'a> Connection<'a> {
     async fn refuse(&self, client: TcpStream, refusal: Refusal) {
         let outcome = if refusal.is_failure() { EgressOutcome::Failed } else { EgressOutcome::Refused };
         self.record(outcome, Some(refusal.clone()));
-        let place = (self.worker.profile.as_str(), self.name.as_str(), self.flow.port);
+        let place = (self.worker.profile.as_str(), self.name.as_str(), self.port);
         refusal.tell(&self.worker.mover, client, self.opening.get(), place).await;
     }
 
     /// Puts it on record, once: it is over.
-    fn record(&self, outcome: EgressOutcome, refusal: Option<Refusal>) {
+    pub(crate) fn record(&self, outcome: EgressOutcome, refusal: Option<Refusal>) {
         let (sent, received) = (self.sent.get(), self.received.get());
         self.worker.count(|counts| {
             counts.sent += sent;
@@ -316,14 +336,14 @@ impl<'a> Connection<'a> {
 
     fn put(&self, outcome: EgressOutcome, refusal: Option<Refusal>) {
         let record = self.as_record(outcome, refusal);
-        self.worker.records.over(self.at, Some(self.flow), record, self.begun.take(), Instant::now());
+        self.worker.records.over(self.at, self.flow, record, self.begun.take(), Instant::now());
     }
 
     fn as_record(&self, outcome: EgressOutcome, refusal: Option<Refusal>) -> EgressRecord {
         let rule = refusal.as_ref().and_then(|refusal| refusal.rule).or(self.rule.get());
         EgressRecord::Connection {
             name: self.name.clone(),
-            port: self.flow.port,
+            port: self.port,
             dialled: self.dialled.get(),
             tls: self.tls.get(),
             sent: self.sent.get(),
@@ -418,11 +438,8 @@ mod tests {
         let limits = Limits { memory: 512 << 20, descriptors: 4096 };
         let worker = Worker::new(start, Link::new().0, limits).unwrap();
         let share = Share::new(&worker.pool);
-        let connection = |name: &str| {
-            let address = [198, 18, 7, 1].into();
-            let flow = Flow { address, port: 443, call: 0, pid: 1, tgid: 1, start: 1, uid: 1000 };
-            Connection::new(&worker, &share, flow, name.to_owned(), (Instant::now(), 0))
-        };
+        let begun = (Instant::now(), 0);
+        let connection = |name: &str| Connection::new(&worker, &share, None, (name.to_owned(), 443), begun);
         // Sends all that may be sent, up to `most`: how much that is. The core is told at once.
         let send = async |now: &Now<'_>, most: usize| {
             let mut sent = 0;

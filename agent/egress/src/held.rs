@@ -32,6 +32,14 @@ impl<'a> Held<'a> {
         Self { portion: Portion::new(share), bytes: Vec::new(), gone: 0 }
     }
 
+    /// The same, of the memory of another share, once that has as much.
+    pub(crate) async fn of<'b>(mut self, share: &'b Share<'b>) -> Held<'b> {
+        self.settle(0);
+        let portion = Portion::new(share);
+        portion.grow(self.bytes.capacity()).await;
+        Held { portion, bytes: self.bytes, gone: self.gone }
+    }
+
     /// What came and did not go on yet.
     pub(crate) fn bytes(&self) -> &[u8] {
         self.bytes.get(self.gone..).unwrap_or_default()
@@ -80,6 +88,15 @@ impl<'a> Held<'a> {
     /// So many went on.
     pub(crate) fn forward(&mut self, count: usize) {
         self.gone = (self.gone + count).min(self.bytes.len());
+    }
+
+    /// So many are taken out, and others come in their place. Where those are more, there is [room](Self::make_room) for them: what was
+    /// counted as `beside`.
+    pub(crate) fn replace(&mut self, count: usize, with: &[u8]) {
+        let end = (self.gone + count).min(self.bytes.len());
+        self.gone = 0;
+        self.bytes.reserve_exact(with.len().saturating_sub(end));
+        self.bytes.splice(..end, with.iter().copied());
     }
 
     /// Gives back what is needed no more. `beside`: the bytes of memory that the check has.
@@ -134,6 +151,34 @@ mod tests {
         held.forward(10_000);
         held.settle(0);
         assert_eq!((held.bytes.capacity(), pool.available_permits()), (0, 128));
+    }
+
+    #[tokio::test]
+    async fn what_was_said_to_a_proxy_is_taken_out_or_replaced_and_the_rest_is_the_connection_s() {
+        let (asking, pool) = (Semaphore::new(64), Semaphore::new(64));
+        let (asks, share) = (Share::new(&asking), Share::new(&pool));
+        let mut held = Held::new(&asks);
+        take(&mut held, b"CONNECT early").await;
+        held.forward(3);
+        held.replace(5, b"* ");
+        assert_eq!(held.bytes(), b"* early");
+        take(&mut held, &vec![b'x'; 20_000]).await;
+        held.forward(7);
+        let most = held.bytes.capacity();
+        assert_eq!(held.make_room(1, |_| 600).await, 1);
+        let longer = vec![b'y'; most + 500 - 20_000];
+        held.replace(0, &longer);
+        assert!((most + 500..=most + 600).contains(&held.bytes.capacity()), "{}", held.bytes.capacity());
+        assert!(held.bytes.capacity() <= OWN + ((64 - asking.available_permits()) << 10), "that is counted");
+        held.replace(longer.len(), b"");
+        let held = held.of(&share).await;
+        assert_eq!((asking.available_permits(), held.len()), (64, 20_000));
+        assert_eq!(64 - pool.available_permits(), (20_480 - OWN).div_ceil(1 << 10));
+        // There may be none.
+        let none = Semaphore::new(0);
+        let other = Share::new(&none);
+        assert!(tokio::time::timeout(std::time::Duration::ZERO, held.of(&other)).await.is_err());
+        assert_eq!(pool.available_permits(), 64);
     }
 
     #[tokio::test]

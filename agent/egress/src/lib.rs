@@ -1,4 +1,5 @@
-//! The egress worker: what one container reaches by name. `ringfence egress-worker`, which the core starts.
+//! The egress worker: what one container reaches by name. `ringfence egress-worker`, which the core starts, or `ringfence run` where
+//! there is no core: then the worker is a proxy, for the command's clients to use.
 //!
 //! | file | what |
 //! |---|---|
@@ -7,6 +8,7 @@
 //! | `worker` | what all connections share: the policy, the table of names, counts |
 //! | `dns` | the container's resolver |
 //! | `connection` | one connection, from its first byte to its record; `head`: what is said first |
+//! | `proxy` | the same where there is no core: what a client asks the proxy for, before all that |
 //! | `dial`, `lookups`, `hosts`, `route`, `addresses` | from a name to a server, and which addresses one may have |
 //! | `turns` | how many connections to what one entry grants look for its server at once |
 //! | `pass` | bytes both ways, and what of them is still looked at |
@@ -38,6 +40,7 @@ mod link;
 mod lookups;
 mod pass;
 mod pipes;
+mod proxy;
 mod records;
 mod refusal;
 pub mod role;

@@ -111,7 +111,12 @@ impl Line {
     /// Sends what waits, and what is folded, if that takes no more than a moment: the worker ends.
     pub(crate) async fn flush(&mut self) {
         self.worker.records.unfold(Instant::now(), true);
-        let Self { worker, line, sending, .. } = self;
+        let Self { worker, next, line, sending, .. } = self;
+        // One may have come with the word to end.
+        if let Ok(last) = next.try_recv() {
+            sending.give_back(worker);
+            *line = opened(last);
+        }
         let Some(line) = line else { return };
         let (_, mut write) = line.split();
         let sends = async {

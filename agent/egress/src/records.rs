@@ -87,8 +87,8 @@ impl Records {
     }
 
     /// Puts on record that a connection begins to pass; `None`: there was no room. `at`: µs since 1970.
-    pub(crate) fn begun(&self, at: i64, flow: Flow, record: EgressRecord) -> Option<Begun> {
-        self.push(EgressReport { at, flow: Some(flow), record }, MOST_BEGUN).map(Begun)
+    pub(crate) fn begun(&self, at: i64, flow: Option<Flow>, record: EgressRecord) -> Option<Begun> {
+        self.push(EgressReport { at, flow, record }, MOST_BEGUN).map(Begun)
     }
 
     /// Puts a connection on record that is over, of which nothing is on record yet. What was refused is folded. `at`: µs since 1970.
@@ -458,7 +458,7 @@ mod tests {
         use EgressOutcome::{Ended, Open, Passed};
         let begun = Instant::now();
         let records = Records::new(begun);
-        let opens = || records.begun(0, flow(), with_sent(0, Open));
+        let opens = || records.begun(0, Some(flow()), with_sent(0, Open));
         let (first, second) = (opens(), opens());
         records.over(0, Some(flow()), with_sent(5, Passed), second, begun);
         let batch = records.take();
@@ -482,13 +482,13 @@ mod tests {
         let begun = Instant::now();
         let records = Records::new(begun);
         // It was sent long ago that this one began.
-        let old = records.begun(0, flow(), with_sent(0, Open));
+        let old = records.begun(0, Some(flow()), with_sent(0, Open));
         records.take();
         let address = Ipv4Addr::new(198, 18, 1, 1);
         let names =
             (0..5000).filter(|at| records.answered(&format!("{at}.w"), "A", NameOutcome::Answered, address));
         assert_eq!(names.count(), MOST_BEGUN, "nor names, of which a wildcard has any number");
-        let opened = records.begun(0, flow(), with_sent(0, Open));
+        let opened = records.begun(0, Some(flow()), with_sent(0, Open));
         assert!(opened.is_none());
         for _ in 0..5000 {
             records.over(0, Some(flow()), with_sent(MUCH, Passed), opened, begun);

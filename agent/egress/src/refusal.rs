@@ -108,7 +108,7 @@ impl Refusal {
     }
 
     /// What an HTTP client is told.
-    fn answer(&self, profile: &str, name: &str, port: u16) -> String {
+    pub(crate) fn answer(&self, profile: &str, name: &str, port: u16) -> String {
         let status = if self.is_failure() { "502 Bad Gateway" } else { "403 Forbidden" };
         let what = if self.is_failure() { "could not connect" } else { "refused a connection" };
         let body = format!(
@@ -160,27 +160,32 @@ impl Refusal {
             Some(Opening::Http) => self.answer(profile, name, port).into_bytes(),
             Some(Opening::Unknown) | None => Vec::new(),
         };
-        if said.is_empty() {
-            return reset(client);
-        }
-        // What it sent is taken first: else closing resets the connection, and the client may never see what it is told.
-        mover.discard(&client);
-        if send(&client, &said, SendFlags::NOSIGNAL | SendFlags::DONTWAIT).is_err() {
-            return reset(client);
-        }
-        let _ = shutdown(&client, Shutdown::Write);
-        let until = Instant::now() + CLOSING;
-        let closes = async {
-            // A few times: whoever goes on sending is not listened to for long.
-            for _ in 0..64 {
-                if !matches!(mover.look(&client, 0, |_| ()).await, Ok(Seen::Bytes(()))) {
-                    return;
-                }
-                mover.discard(&client);
-            }
-        };
-        let _ = timeout_at(until, closes).await;
+        say_last(mover, client, &said).await;
     }
+}
+
+/// Says this to a client and closes the connection; nothing: so that the client sees an error.
+pub(crate) async fn say_last(mover: &Mover, client: TcpStream, said: &[u8]) {
+    if said.is_empty() {
+        return reset(client);
+    }
+    // What it sent is taken first: else closing resets the connection, and the client may never see what it is told.
+    mover.discard(&client);
+    if send(&client, said, SendFlags::NOSIGNAL | SendFlags::DONTWAIT).is_err() {
+        return reset(client);
+    }
+    let _ = shutdown(&client, Shutdown::Write);
+    let until = Instant::now() + CLOSING;
+    let closes = async {
+        // A few times: whoever goes on sending is not listened to for long.
+        for _ in 0..64 {
+            if !matches!(mover.look(&client, 0, |_| ()).await, Ok(Seen::Bytes(()))) {
+                return;
+            }
+            mover.discard(&client);
+        }
+    };
+    let _ = timeout_at(until, closes).await;
 }
 
 /// Closes a connection so that its peer sees an error, and no orderly end.

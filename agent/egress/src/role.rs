@@ -5,9 +5,13 @@ use crate::{
     line::Line,
     link::{self, Link, Orders},
     lookups::MOST_LOOKUPS,
+    proxy::{self, Access},
+    share,
     worker::Worker,
 };
+use ipnet::Ipv4Net;
 use nix::sys::{
+    signal::{SigSet, Signal},
     socket::{getsockopt, sockopt},
     stat::{Mode, umask},
 };
@@ -15,13 +19,15 @@ use ringfence_base::{error::chain, precedence};
 use ringfence_names::block::NotABlock;
 use ringfence_wire::{
     conn::Conn,
-    egress::{EgressStart, FromEgress, MAX_ORDER, MAX_SENTENCE, MOST_ASKING, ToEgress},
+    egress::{
+        EgressProxy, EgressStart, FromEgress, MAX_ORDER, MAX_SENTENCE, MOST_ASKING, ProxyToken, ToEgress,
+    },
     frame::FrameError,
 };
 use std::{
     cell::Cell,
     io,
-    net::{TcpListener, UdpSocket},
+    net::{Ipv4Addr, TcpListener, UdpSocket},
     os::{
         fd::{AsFd, OwnedFd},
         unix::net::UnixStream,
@@ -52,7 +58,7 @@ const STACK: usize = 512 << 10;
 pub enum Error {
     /// Not started by the core.
     #[error(
-        "`ringfence egress-worker` is started by the daemon, with its link as standard input; start the daemon"
+        "`ringfence egress-worker` is started by the daemon, or by `ringfence run`, with its link as standard input; start one of them"
     )]
     NotFromDaemon(#[source] Option<io::Error>),
     /// The core's first message.
@@ -81,7 +87,12 @@ pub enum Error {
 struct Sockets {
     connections: TcpListener,
     questions: Vec<(UdpSocket, TcpListener)>,
+    /// Of a proxy: who may use it.
+    token: Option<ProxyToken>,
 }
+
+/// What a proxy's table of addresses is made of, which nobody asks for.
+const NO_BLOCK: Ipv4Net = Ipv4Net::new_assert(Ipv4Addr::new(198, 18, 0, 0), 24);
 
 /// Runs the role over standard input.
 ///
@@ -131,7 +142,13 @@ fn receive_start(core: &UnixStream) -> Result<(EgressStart, Sockets), Error> {
     let own = |error| Error::NotFromDaemon(Some(error));
     let mut conn = Conn::new(core.try_clone().map_err(own)?, START_TIME, MAX_ORDER);
     let (order, sockets) = conn.receive_with_descriptors().map_err(Error::Startup)?;
-    let ToEgress::Start(start) = order else { return Err(Error::Descriptors) };
+    // What is received next is the tokio side's to wait for.
+    core.set_read_timeout(None).map_err(own)?;
+    let start = match order {
+        ToEgress::Start(start) => start,
+        ToEgress::Proxy(start) => return start_of_proxy(start, sockets),
+        _ => return Err(Error::Descriptors),
+    };
     if sockets.len() != if start.v6 { 5 } else { 3 } {
         return Err(Error::Descriptors);
     }
@@ -141,9 +158,27 @@ fn receive_start(core: &UnixStream) -> Result<(EgressStart, Sockets), Error> {
     while let (Some(udp), Some(tcp)) = (sockets.next(), sockets.next()) {
         questions.push((udp.into(), tcp.into()));
     }
-    // What is received next is the tokio side's to wait for.
-    core.set_read_timeout(None).map_err(own)?;
-    Ok((start, Sockets { connections, questions }))
+    Ok((start, Sockets { connections, questions, token: None }))
+}
+
+/// The same of a run that no core holds: it is in the host's network.
+fn start_of_proxy(start: EgressProxy, sockets: Vec<OwnedFd>) -> Result<(EgressStart, Sockets), Error> {
+    let [listener] = <[OwnedFd; 1]>::try_from(sockets).map_err(|_| Error::Descriptors)?;
+    // What the terminal says is for the command: the launcher ends its worker.
+    let of_terminal = [Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTSTP, Signal::SIGHUP];
+    SigSet::from_iter(of_terminal).thread_block().map_err(|errno| Error::Io(errno.into()))?;
+    let EgressProxy { profile, names, token, uploads } = start;
+    let start = EgressStart {
+        container: "of a run".to_owned(),
+        profile,
+        block: NO_BLOCK,
+        names,
+        audit: false,
+        v6: false,
+        host_network: true,
+        uploads,
+    };
+    Ok((start, Sockets { connections: listener.into(), questions: Vec::new(), token: Some(token) }))
 }
 
 async fn work(
@@ -156,7 +191,7 @@ async fn work(
     let container = start.container.clone();
     let worker = Rc::new(Worker::new(start, link, limits).map_err(Error::Block)?);
     let (read, write) = tokio::net::UnixStream::from_std(core).map_err(Error::Io)?.into_split();
-    serve_sockets(&worker, sockets).map_err(Error::Io)?;
+    serve_sockets(&worker, sockets, limits).map_err(Error::Io)?;
     spawn_local(keep_time(Rc::clone(&worker)));
     let (lines, next) = mpsc::channel(4);
     let mut line = Line::new(Rc::clone(&worker), next);
@@ -194,7 +229,7 @@ async fn obey(worker: &Worker, mut orders: Orders, lines: mpsc::Sender<OwnedFd>)
                 None => tracing::warn!("the daemon gives a line to the auditor, and there is none"),
             },
             ToEgress::Stop => return Ok(()),
-            ToEgress::Start(_) => {
+            ToEgress::Start(_) | ToEgress::Proxy(_) => {
                 let twice = io::Error::new(io::ErrorKind::InvalidData, "it starts this worker twice");
                 return Err(FrameError::Io(twice));
             }
@@ -203,11 +238,12 @@ async fn obey(worker: &Worker, mut orders: Orders, lines: mpsc::Sender<OwnedFd>)
     Ok(())
 }
 
-fn serve_sockets(worker: &Rc<Worker>, sockets: Sockets) -> io::Result<()> {
-    let Sockets { connections, questions } = sockets;
+fn serve_sockets(worker: &Rc<Worker>, sockets: Sockets, limits: confine::Limits) -> io::Result<()> {
+    let Sockets { connections, questions, token } = sockets;
+    let access = token.map(|token| Rc::new(Access::new(&token, share::pool(limits.memory / 4))));
     connections.set_nonblocking(true)?;
     let connections = tokio::net::TcpListener::from_std(connections)?;
-    spawn_local(accept(Rc::clone(worker), connections));
+    spawn_local(accept(Rc::clone(worker), connections, access));
     for (udp, tcp) in questions {
         udp.set_nonblocking(true)?;
         tcp.set_nonblocking(true)?;
@@ -217,7 +253,7 @@ fn serve_sockets(worker: &Rc<Worker>, sockets: Sockets) -> io::Result<()> {
     Ok(())
 }
 
-async fn accept(worker: Rc<Worker>, listener: tokio::net::TcpListener) {
+async fn accept(worker: Rc<Worker>, listener: tokio::net::TcpListener, access: Option<Rc<Access>>) {
     let refused = Cell::new(None::<Instant>);
     let asking = Arc::new(Semaphore::new(MOST_ASKING));
     loop {
@@ -240,7 +276,7 @@ async fn accept(worker: Rc<Worker>, listener: tokio::net::TcpListener) {
                 &refused,
                 "the container has as many connections as it may, and more are refused",
             );
-            let worker = Rc::clone(&worker);
+            let (worker, from) = (Rc::clone(&worker), access.is_none().then_some(from));
             spawn_local(async move {
                 connection::full(&worker, client, from).await;
                 drop(asks);
@@ -248,10 +284,17 @@ async fn accept(worker: Rc<Worker>, listener: tokio::net::TcpListener) {
             continue;
         }
         let open = Open::new(&worker);
-        let worker = Rc::clone(&worker);
+        let (worker, access) = (Rc::clone(&worker), access.clone());
         spawn_local(async move {
             let _open = open;
-            connection::serve(worker, client, from, asks).await;
+            match access {
+                Some(access) => {
+                    // Nobody is asked.
+                    drop(asks);
+                    proxy::serve(worker, &access, client).await;
+                }
+                None => connection::serve(worker, client, from, asks).await,
+            }
         });
     }
 }

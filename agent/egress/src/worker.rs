@@ -27,6 +27,8 @@ use tokio::sync::{Notify, Semaphore};
 
 /// Connections at once.
 const MOST_CONNECTIONS: u64 = 16_384;
+/// The same where a user may have few descriptors: one that finds none is told so.
+const FEWEST_CONNECTIONS: u64 = 64;
 /// Servers that are looked for at once, from the name to the connection; others wait.
 const MOST_DIALS: u32 = 256;
 /// Descriptors that other things need: the other addresses that a server is tried at, sockets of name servers, pipes, those that
@@ -168,8 +170,8 @@ impl Worker {
             dials_of: Turns::new(MOST_DIALS as usize / 4),
             lookups: Lookups::default(),
             // Each has a client and a server.
-            most_connections: MOST_CONNECTIONS
-                .min(limits.descriptors.saturating_sub(OTHER_DESCRIPTORS) / 2)
+            most_connections: (limits.descriptors.saturating_sub(OTHER_DESCRIPTORS) / 2)
+                .clamp(FEWEST_CONNECTIONS, MOST_CONNECTIONS)
                 .min(share::most_connections(limits.memory)),
             uploads: Uploads::new(uploads, &names),
             policy: RefCell::new(Rc::new(Policy { names, audit, host_network })),

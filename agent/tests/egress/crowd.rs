@@ -80,8 +80,8 @@ fn asked(core: &Core) -> Vec<u16> {
 fn a_connection_without_room_is_asked_about_before_it_is_closed() {
     let server = Server::echo();
     let rule = format!("tcp:localhost:{}", server.port);
-    // For 10 connections, beside all that a worker needs descriptors for.
-    let descriptors = 512 + u64::try_from(MOST_ASKING).unwrap() + 256 * 7 + 2 * 10;
+    // For 64 connections, which there is always room for, beside all that a worker needs descriptors for.
+    let descriptors = 512 + u64::try_from(MOST_ASKING).unwrap() + 256 * 7 + 2 * 64;
     let core = Core::start_limited(local(&[&rule]), false, true, Some(descriptors));
     let _line = core.line();
     let address = core.ask("localhost", A).1.unwrap();
@@ -89,7 +89,7 @@ fn a_connection_without_room_is_asked_about_before_it_is_closed() {
         let mut back = [0];
         stream.write_all(b"x").is_ok() && stream.read(&mut back).is_ok_and(|count| count == 1)
     };
-    let open: Vec<TcpStream> = (0..10)
+    let open: Vec<TcpStream> = (0..64)
         .map(|_| {
             let stream = core.connect(address, server.port);
             assert!(goes_round(&stream), "the control");

@@ -16,6 +16,7 @@ mod life;
 mod memory;
 mod names;
 mod policies;
+mod proxy;
 mod servers;
 mod support;
 mod tls;

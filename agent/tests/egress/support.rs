@@ -3,8 +3,9 @@
 use ringfence_wire::{
     conn::Conn,
     egress::{
-        AddressRule, EgressCause, EgressOutcome, EgressRecord, EgressReport, EgressReports, EgressStart,
-        Flow, FromEgress, MAX_QUESTION, MAX_REPORTS, NameOutcome, NameRule, Names, ToEgress, Upload,
+        AddressRule, EgressCause, EgressOutcome, EgressProxy, EgressRecord, EgressReport, EgressReports,
+        EgressStart, Flow, FromEgress, MAX_QUESTION, MAX_REPORTS, NameOutcome, NameRule, Names, ProxyToken,
+        ToEgress, Upload,
     },
     frame::read_message,
     mcp::McpReply,
@@ -125,6 +126,20 @@ impl Core {
         core
     }
 
+    /// The launcher of a run without a daemon: the worker is a proxy, for whoever has this token.
+    pub(crate) fn start_proxy(names: Names, token: &str) -> Self {
+        Self::start_proxy_within(names, token, None)
+    }
+
+    /// The same, with so many bytes of memory that the worker may write to.
+    pub(crate) fn start_proxy_within(names: Names, token: &str, memory: Option<u64>) -> Self {
+        let (profile, token) = ("tested".to_owned(), ProxyToken(token.to_owned()));
+        let start = ToEgress::Proxy(EgressProxy { profile, names, token, uploads: Vec::new() });
+        let core = Self::start_as(&start, Limits { memory, ..Limits::default() });
+        core.line();
+        core
+    }
+
     fn start_with(
         names: Names,
         audit: bool,
@@ -132,6 +147,20 @@ impl Core {
         limits: Limits,
         uploads: Vec<Upload>,
     ) -> Self {
+        let start = EgressStart {
+            container: "0123456789ab".into(),
+            profile: "tested".into(),
+            block: "198.18.7.0/24".parse().unwrap(),
+            names,
+            audit,
+            v6: false,
+            host_network,
+            uploads,
+        };
+        Self::start_as(&ToEgress::Start(start), limits)
+    }
+
+    fn start_as(start: &ToEgress, limits: Limits) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
         let (udp, dns) = (UdpSocket::bind("127.0.0.1:0").unwrap(), TcpListener::bind("127.0.0.1:0").unwrap());
@@ -151,19 +180,10 @@ impl Core {
                 prlimit(Pid::from_raw(worker.id().cast_signed()), resource, limit).unwrap();
             }
         }
-        let start = EgressStart {
-            container: "0123456789ab".into(),
-            profile: "tested".into(),
-            block: "198.18.7.0/24".parse().unwrap(),
-            names,
-            audit,
-            v6: false,
-            host_network,
-            uploads,
-        };
         let mut conn = Conn::new(ours.try_clone().unwrap(), PATIENCE, MAX_QUESTION);
-        conn.send_with_descriptors(&ToEgress::Start(start), &[tcp.as_fd(), udp.as_fd(), dns.as_fd()])
-            .unwrap();
+        let sockets = [tcp.as_fd(), udp.as_fd(), dns.as_fd()];
+        let count = if matches!(start, ToEgress::Proxy(_)) { 1 } else { sockets.len() };
+        conn.send_with_descriptors(start, &sockets[..count]).unwrap();
         let core = Self {
             dir,
             worker,

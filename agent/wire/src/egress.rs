@@ -1,4 +1,5 @@
 //! What a container may reach by name, and what its egress worker says about it: to its supervisor, the core, and to the auditor.
+//! Where there is no core, `ringfence run` is both, and the worker a proxy ([`ToEgress::Proxy`]).
 //!
 //! The worker's standard input is a stream socketpair whose other end is the core's. The core says [`ToEgress::Start`], the worker
 //! confines itself and says [`FromEgress::Ready`]; from then on it asks whose each connection is ([`FromEgress::WhoIs`]) and is
@@ -101,6 +102,8 @@ pub enum ToEgress {
     /// The first message. Beside it the sockets, in this order: the listener of redirected connections; DNS over UDP and DNS over
     /// TCP on 127.0.0.1; and where [`EgressStart::v6`], the same two on ::1.
     Start(EgressStart),
+    /// The first message to the worker of a run that no core holds. Beside it the listener of its proxy.
+    Proxy(EgressProxy),
     /// What may be reached from now on. Connections to what may not be any more are ended.
     Policy {
         /// All of it.
@@ -153,6 +156,36 @@ pub struct Upload {
     pub host: String,
     /// Bytes since the container's names are served. It never becomes less.
     pub bytes: u64,
+}
+
+/// What the worker of a run is started with that no core holds: it is a proxy, by HTTP and SOCKS5, and the command's own clients say
+/// where to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EgressProxy {
+    /// Name of the profile, for what users are told.
+    pub profile: String,
+    /// What may be reached.
+    pub names: Names,
+    /// What a client has to have.
+    pub token: ProxyToken,
+    /// As [`EgressStart::uploads`], of the run's workers.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub uploads: Vec<Upload>,
+}
+
+/// The user's name that goes with a [`ProxyToken`].
+pub const PROXY_USER: &str = "ringfence";
+
+/// What shows that a client of a proxy is of its run: hex digits. Never shown.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct ProxyToken(pub String);
+
+impl fmt::Debug for ProxyToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ProxyToken")
+    }
 }
 
 /// Who made a connection and where to, as the kernel has it.
@@ -434,6 +467,15 @@ mod tests {
             serde_json::to_string(&FromEgress::WhoIs { id: 7, port: 40_000 }).unwrap(),
             r#"{"who_is":{"id":7,"port":40000}}"#
         );
+    }
+
+    #[test]
+    fn the_token_of_a_proxy_is_not_shown() {
+        let token = ProxyToken("5ec2e7".into());
+        let proxy = EgressProxy { profile: "p".into(), names: Names::default(), token, uploads: Vec::new() };
+        let text = serde_json::to_string(&ToEgress::Proxy(proxy.clone())).unwrap();
+        assert!(text.contains(r#""token":"5ec2e7""#), "{text}");
+        assert!(!format!("{:?}", ToEgress::Proxy(proxy)).contains("5ec2e7"));
     }
 
     #[test]

@@ -50,19 +50,26 @@ impl<'a> Head<'a> {
 
 impl<'a> Connection<'a> {
     /// What the client says first.
-    pub(super) async fn head(&self, client: &TcpStream, policy: &Policy) -> Result<Head<'a>, Refusal> {
+    pub(super) async fn head(
+        &self,
+        client: &TcpStream,
+        mut held: Held<'a>,
+        policy: &Policy,
+    ) -> Result<Head<'a>, Refusal> {
         let patience = if policy.audit { FIRST_BYTE_OF_AUDIT } else { FIRST_BYTE };
         let not_tls = |reason: &str| Refusal::new(EgressCause::NotTls, reason);
-        let mut held = Held::new(self.share);
-        if timeout(patience, client.readable()).await.is_err() {
+        if held.is_empty() && timeout(patience, client.readable()).await.is_err() {
             let reason = format!("the client said nothing within {} s", patience.as_secs());
             return self.unless_audit(policy, not_tls(&reason)).map(|()| Head::unseen(held));
         }
         let reading = async {
-            match self.worker.mover.hold(client, &mut held, |_| 0).await {
-                Ok(0) => return Err(not_tls("the client closed the connection without a word")),
-                Ok(_) => {}
-                Err(error) => return Err(not_tls(&format!("the client is gone: {error}"))),
+            // A proxy may have some already.
+            if held.is_empty() {
+                match self.worker.mover.hold(client, &mut held, |_| 0).await {
+                    Ok(0) => return Err(not_tls("the client closed the connection without a word")),
+                    Ok(_) => {}
+                    Err(error) => return Err(not_tls(&format!("the client is gone: {error}"))),
+                }
             }
             let first = held.bytes().first().map_or(Opening::Unknown, |byte| opening(*byte));
             self.opening.set(Some(first));
@@ -166,7 +173,10 @@ impl<'a> Connection<'a> {
         held: &mut Held<'_>,
         policy: &Policy,
     ) -> Result<Option<Judged>, Refusal> {
-        let mut requests = Box::new(Requests::new(&self.name, self.flow.port));
+        let mut requests = Box::new(match self.is_forwarded {
+            true => Requests::once(&self.name, self.port),
+            false => Requests::new(&self.name, self.port),
+        });
         loop {
             let fed = requests.feed(held.bytes());
             let found = match fed.refused {
