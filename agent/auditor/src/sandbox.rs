@@ -51,6 +51,7 @@ fn landlocked(state: &Path) -> Result<(), Error> {
         tcp: Some(BTreeSet::new()),
         scope_signals: true,
         scope_abstract: true,
+        ..Rules::default()
     };
     if !rules.enforce()? {
         tracing::warn!("this kernel has no Landlock: the auditor runs without capabilities, but unconfined");

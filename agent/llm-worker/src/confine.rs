@@ -101,6 +101,7 @@ pub(crate) fn enter_user(writable: &[PathBuf]) -> Result<(), Error> {
             scope_signals: true,
             // The service manager's socket may be one.
             scope_abstract: false,
+            ..Rules::default()
         };
         rules.enforce()?;
     }
@@ -146,6 +147,7 @@ fn landlocked(own: &[PathBuf]) -> Result<(), Error> {
         tcp: None,
         scope_signals: true,
         scope_abstract: true,
+        ..Rules::default()
     };
     if !rules.enforce()? {
         tracing::warn!(

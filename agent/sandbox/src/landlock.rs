@@ -99,6 +99,8 @@ pub struct Rules {
     pub hierarchies: Vec<Hierarchy>,
     /// TCP ports that may be connected to and bound; `None`: any. Ignored before [`ABI_TCP`].
     pub tcp: Option<BTreeSet<u16>>,
+    /// Where TCP ports are restricted: none may be bound, those of `tcp` and one of the kernel's choice included.
+    pub no_bind: bool,
     /// Signals reach only the domain itself. Ignored before [`ABI_SCOPES`].
     pub scope_signals: bool,
     /// Abstract unix sockets reach only the domain itself. Ignored before [`ABI_SCOPES`].
@@ -203,10 +205,12 @@ impl Rules {
             }
         }
         for port in tcp.into_iter().flatten() {
-            let rule = NetPort::new(*port, AccessNet::ConnectTcp | AccessNet::BindTcp);
+            let access =
+                if self.no_bind { AccessNet::ConnectTcp.into() } else { AccessNet::from_all(ABI::V4) };
+            let rule = NetPort::new(*port, access);
             ruleset = ruleset.add_rule(rule).map_err(Error::Build)?;
         }
-        if tcp.is_some_and(|ports| !ports.contains(&0)) {
+        if tcp.is_some_and(|ports| !ports.contains(&0)) && !self.no_bind {
             // Port 0 is any free port of the kernel's choice.
             ruleset = ruleset.add_rule(NetPort::new(0, AccessNet::BindTcp)).map_err(Error::Build)?;
         }
@@ -383,6 +387,20 @@ mod tests {
             assert!(denied(TcpStream::connect(("127.0.0.1", other.0))));
             TcpListener::bind("127.0.0.1:0").unwrap();
         });
+    }
+
+    #[test]
+    fn a_port_that_may_not_be_bound_may_be_connected_to() {
+        let granted = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = granted.local_addr().unwrap().port();
+        for no_bind in [true, false] {
+            let rules = Rules { tcp: Some([port].into()), no_bind, ..Rules::default() };
+            within(rules, move || {
+                TcpStream::connect(("127.0.0.1", port)).unwrap();
+                assert_eq!(denied(TcpListener::bind("127.0.0.1:0")), no_bind);
+                assert_eq!(denied(TcpListener::bind(("127.0.0.2", port))), no_bind);
+            });
+        }
     }
 
     #[test]

@@ -205,6 +205,7 @@ impl Confinement {
             tcp: Some(BTreeSet::new()),
             scope_signals: true,
             scope_abstract: true,
+            ..Rules::default()
         };
         let abi = host::landlock_abi();
         let landlock = if abi > 0 { rules.prepare(abi)? } else { None };

@@ -100,6 +100,7 @@ fn enter_with(messages: usize, calls: &seccomp::Policy) -> Result<bool, Error> {
         tcp: None,
         scope_signals: true,
         scope_abstract: true,
+        ..Rules::default()
     };
     let is_enforced = rules.enforce()?;
     seccomp::Filter::compile(calls)?.load()?;

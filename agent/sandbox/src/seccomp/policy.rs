@@ -53,6 +53,8 @@ pub enum When {
     TcpPorts,
     /// Addresses are restricted, and nothing holds those of datagrams.
     NoUdp,
+    /// Nothing is to be listened at, of whatever family.
+    NoListen,
     /// Landlock sets no domain, which would keep the processes outside from being traced.
     NoDomain,
 }

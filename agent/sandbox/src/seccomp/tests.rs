@@ -132,7 +132,16 @@ fn classes(policy: &Policy) -> BTreeMap<String, (String, Action)> {
 fn deny_lists() -> Vec<(Policy, Option<When>)> {
     let [_, arguments] = Policy::default_lists().unwrap().try_into().unwrap();
     let mut lists = vec![(arguments, None), (Policy::fallback_list(&[]).unwrap(), None)];
-    for when in [When::NoInet, When::NoUnix, When::NoWrite, When::TcpPorts, When::NoUdp, When::NoDomain] {
+    let conditions = [
+        When::NoInet,
+        When::NoUnix,
+        When::NoWrite,
+        When::TcpPorts,
+        When::NoUdp,
+        When::NoListen,
+        When::NoDomain,
+    ];
+    for when in conditions {
         lists.push((Policy::fallback_list(&[when]).unwrap(), Some(when)));
     }
     lists
@@ -462,6 +471,8 @@ fn conditions_of_the_fallback_list_take_effect() {
     assert_ne!(no_udp.call("socket", &[10, 2 | 0o2000000, 0, 0, 0, 0]), ALLOW);
     assert_eq!(no_udp.call("socket", &inet), ALLOW);
     assert_eq!(no_udp.call("socket", &[1, 2, 0, 0, 0, 0]), ALLOW, "a unix datagram");
+    assert_ne!(program(&[When::NoListen]).call("listen", &[3, 1, 0, 0, 0, 0]), ALLOW);
+    assert_eq!(open.call("listen", &[3, 1, 0, 0, 0, 0]), ALLOW);
     let no_unix = program(&[When::NoUnix]);
     assert_ne!(no_unix.call("socket", &unix), ALLOW);
     for (kind, expected) in [(1, ALLOW), (5, ALLOW), (2, DENIED), (3, DENIED), (2 | 0o2000000, DENIED)] {
