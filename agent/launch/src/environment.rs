@@ -91,6 +91,20 @@ impl Environment {
         environment
     }
 
+    /// The same with these variables, but for those that the user named.
+    pub(crate) fn led(mut self, variables: Vec<(&'static str, String)>, named: &[Variable]) -> Self {
+        let is_named = |name: &str| {
+            let is_it = |variable: &Variable| match variable {
+                Variable::Pass(known) | Variable::Set(known, _) => known == name,
+            };
+            named.iter().any(is_it)
+        };
+        for (name, value) in variables.into_iter().filter(|(name, _)| !is_named(name)) {
+            self.set(name, value);
+        }
+        self
+    }
+
     fn set(&mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) {
         let (name, value) = (name.as_ref(), value.as_ref());
         match self.0.iter_mut().find(|(known, _)| known == name) {
@@ -147,6 +161,15 @@ mod tests {
         assert_eq!(environment.value("API_KEY"), None);
         assert_eq!(unset, ["ABSENT"]);
         assert_eq!(environment.entries().len(), 5);
+    }
+
+    #[test]
+    fn what_leads_to_a_proxy_is_set_unless_the_user_named_it() {
+        let named: Vec<Variable> = vec!["HTTP_PROXY=http://mine".parse().unwrap()];
+        let (environment, _) = Environment::build(inherited(&[("HTTPS_PROXY", "http://host")]), &named, None);
+        let led = environment.led(vec![("HTTPS_PROXY", "a".into()), ("HTTP_PROXY", "b".into())], &named);
+        assert_eq!(led.value("HTTPS_PROXY"), Some(OsStr::new("a")));
+        assert_eq!(led.value("HTTP_PROXY"), Some(OsStr::new("http://mine")));
     }
 
     #[test]

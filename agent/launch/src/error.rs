@@ -58,7 +58,8 @@ pub enum Error {
     },
     /// Names are granted, and nothing here resolves them.
     #[error(
-        "profile `{profile}` grants hosts by name ({names}), which only the daemon can hold: {why}\n\
+        "profile `{profile}` grants hosts by name ({names}), which only the daemon can hold, or a proxy where Landlock keeps the \
+         command to it (ABI 4, Linux 6.7, and seccomp) and `ringfence run` starts it: {why}\n\
          `ringfence doctor` tells what the daemon needs; or accept that none of these hosts is reached, and what else is not \
          held: --accept-partial {accept}"
     )]
@@ -72,6 +73,9 @@ pub enum Error {
         /// All that has to be accepted.
         accept: String,
     },
+    /// Names are granted, and their proxy does not run.
+    #[error("the proxy that reaches hosts by name does not run, and the command was not run: {0}")]
+    Proxy(String),
     /// The core refused.
     #[error("the command was not put in a container, and not run")]
     Enroll(#[source] ClientError),

@@ -4,9 +4,11 @@
 //! |---|---|
 //! | `identity`, `environment`, `command` | who runs what, with which environment |
 //! | `plan` | what Landlock and seccomp enforce where eBPF does not |
+//! | `proxy` | how hosts are reached by name there: the run's own worker; what it refused |
 //! | `confine` | the filters and rules that the child puts on itself |
 //! | `cgroup` | a cgroup, where one may be made |
 //! | `request` | what to run, and how |
+//! | `started` | the command, until it ends |
 //! | `report`, `error` | what the launcher says about enforcement; why it did not run the command |
 //!
 //! The command's process group and terminal, its signals and its exit status are `ringfence-process` (`job`, `wait`).
@@ -26,12 +28,15 @@ mod environment;
 mod error;
 mod identity;
 pub mod plan;
+mod proxy;
 mod report;
 mod request;
+mod started;
 
 pub use environment::Variable;
 pub use error::Error;
 pub use request::{Endpoint, Request, Say, Tie};
+pub use started::{NotRun, Started};
 
 use cgroup::Cgroup;
 use command::Command;
@@ -44,9 +49,10 @@ use nix::{
         signal::Signal,
         socket::{MsgFlags, send},
     },
-    unistd::{self, Pid},
+    unistd,
 };
 use plan::{Enforcers, Plan};
+use proxy::{Port, Proxy};
 use report::{Holding, partial};
 use ringfence_base::error::chain;
 use ringfence_base::{
@@ -77,8 +83,6 @@ pub use ringfence_process::spawn::FAILED;
 
 /// What the child says once it has become the user; anything else is the status of a failure.
 const READY: u8 = 1;
-/// Longest word of a child that fails.
-const MAX_WORD: u64 = 16 << 10;
 
 /// The profile that is used when none is named.
 const DEFAULT_PROFILE: &str = "shell";
@@ -160,92 +164,28 @@ pub fn start_reporting(
         identity,
         audit,
         take_line,
+        proxy: Cell::new(None),
+        is_proxied: false,
     };
     let (confinement, plan) = match &core {
         Core::There(_) => (launch.beside_ebpf()?, None),
         Core::Away(why) => {
-            let (confinement, plan) = launch.without_ebpf(why)?;
+            let (confinement, plan, proxy) = launch.without_ebpf(why)?;
+            if let Some(proxy) = proxy {
+                let named = if request.whole_environment { &[][..] } else { &request.variables };
+                let environment = environment.clone().led(proxy.variables(), named);
+                let launch = Launch {
+                    environment: &environment,
+                    proxy: Cell::new(Some(proxy)),
+                    is_proxied: true,
+                    ..launch
+                };
+                return launch.start(&core, (confinement, Some(plan)), &command, streams, &dirs);
+            }
             (confinement, Some(plan))
         }
     };
     launch.start(&core, (confinement, plan), &command, streams, &dirs)
-}
-
-/// A command that was let go, or that failed before.
-#[derive(Debug)]
-pub struct Started {
-    child: Child,
-    job: Job,
-    signals: wait::Signals,
-    cgroup: Option<Cgroup>,
-    /// The child's word, until its exec closes the other end.
-    socket: UnixStream,
-    /// What it said before it was ready; nothing: it was.
-    early: Option<Vec<u8>>,
-    /// Name of the profile.
-    pub profile: String,
-    /// Public id of its container, where the eBPF programs hold it.
-    pub container: Option<String>,
-    /// What enforces, in a few words.
-    pub enforcement: String,
-    /// The same in sentences.
-    pub lines: Vec<String>,
-}
-
-/// The child's word that it will not become the command.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NotRun {
-    /// 127: not found; 126: found and not executable; [`FAILED`]: its confinement failed.
-    pub status: u8,
-    /// Why.
-    pub reason: String,
-}
-
-impl Started {
-    /// The command's process id.
-    pub fn pid(&self) -> Pid {
-        self.child.pid()
-    }
-
-    /// Waits until the child is the command.
-    ///
-    /// # Errors
-    /// [`NotRun`]: it never will be.
-    pub fn become_command(&mut self) -> Result<(), NotRun> {
-        let early = self.early.take();
-        let ready = early.is_none();
-        let mut said = early.unwrap_or_default();
-        // The child's end closes with its exec, or with its end.
-        let _ = (&self.socket).take(MAX_WORD).read_to_end(&mut said);
-        match said.split_first() {
-            None if ready => Ok(()),
-            None => Err(NotRun {
-                status: FAILED,
-                reason: "the child ended before it was in its container".into(),
-            }),
-            Some((status, reason)) => {
-                Err(NotRun { status: *status, reason: String::from_utf8_lossy(reason).into_owned() })
-            }
-        }
-    }
-
-    /// Stands in for the command until it ends; its exit status as a shell has it. `before_stop` is called each time before this
-    /// process stops because the command did, with all of its threads; what it gives is dropped when they go on.
-    ///
-    /// # Errors
-    /// It cannot be waited for.
-    pub fn wait<T>(self, before_stop: impl Fn() -> T) -> Result<u8, Error> {
-        let status = self.signals.wait_with(&self.child, Some(&self.job), before_stop)?;
-        self.leave();
-        Ok(status)
-    }
-
-    /// The command has ended, and was waited for: takes its cgroup away.
-    pub fn leave(self) {
-        if let Some(cgroup) = self.cgroup {
-            cgroup.leave();
-        }
-    }
 }
 
 /// Whether eBPF can hold the command.
@@ -279,6 +219,9 @@ struct Launch<'a> {
     identity: Option<Identity>,
     audit: bool,
     take_line: Option<TakeLine<'a>>,
+    /// Until the command has started.
+    proxy: Cell<Option<Proxy>>,
+    is_proxied: bool,
 }
 
 impl Launch<'_> {
@@ -294,7 +237,7 @@ impl Launch<'_> {
     }
 
     /// What the child does where eBPF does not hold, if that is enough.
-    fn without_ebpf(&self, why: &str) -> Result<(Confinement, Plan), Error> {
+    fn without_ebpf(&self, why: &str) -> Result<(Confinement, Plan, Option<Proxy>), Error> {
         if self.audit {
             return Err(Error::AuditWithoutEbpf { why: why.into() });
         }
@@ -303,11 +246,16 @@ impl Launch<'_> {
         let landlock_abi = if kernel.landlock == LandlockUse::Off { 0 } else { host::landlock_abi() };
         let accepted: Vec<Partial> =
             self.request.accepted.iter().chain(&kernel.accept_partial).copied().collect();
-        let enforcers = Enforcers {
+        let mut enforcers = Enforcers {
             landlock_abi,
             seccomp: kernel.seccomp != Seccomp::Off && host::seccomp(),
             open_unix: accepted.contains(&Partial::Unix),
+            proxy: None,
         };
+        let is_proxied = self.request.by_proxy && !policy.names.rules.is_empty() && enforcers.hold_a_proxy();
+        let port = is_proxied.then(Port::open).transpose();
+        let port = port.map_err(|error| Error::Proxy(format!("no port of loopback can be had: {error}")))?;
+        enforcers.proxy = port.as_ref().map(Port::number);
         let mut plan = plan::without_ebpf(&policy, &self.homes(), enforcers);
         plan.parts.extend(plan::home(&policy, self.workdir, &self.all_homes()));
         if let Some(names) = plan.names.clone().filter(|_| !accepted.contains(&Partial::Net)) {
@@ -327,7 +275,8 @@ impl Launch<'_> {
             confinement.add_seccomp(&[seccomp::Policy::fallback_list(&applies)?])?;
             confinement.add_seccomp(&self.seccomp_policies()?)?;
         }
-        Ok((confinement, plan))
+        let proxy = port.map(|port| Proxy::start(port, self.profile, policy.names)).transpose();
+        Ok((confinement, plan, proxy.map_err(Error::Proxy)?))
     }
 
     /// Where a name at any depth is looked for: the home and the working directory.
@@ -426,6 +375,7 @@ impl Launch<'_> {
                 cgroup,
                 socket,
                 early,
+                proxy: None,
                 profile,
                 container,
                 enforcement,
@@ -466,7 +416,21 @@ impl Launch<'_> {
         // A child that is gone already is found by waiting for it.
         let _ = ours.write_all(&[u8::from(confine)]);
         let (socket, profile) = (ours, self.profile.name.clone());
-        Ok(Started { child, job, signals, cgroup, socket, early, profile, container, enforcement, lines })
+        let mut proxy = self.proxy.take();
+        proxy.as_mut().into_iter().for_each(Proxy::watch);
+        Ok(Started {
+            child,
+            job,
+            signals,
+            cgroup,
+            socket,
+            early,
+            proxy,
+            profile,
+            container,
+            enforcement,
+            lines,
+        })
     }
 
     fn enroll(
@@ -524,8 +488,8 @@ impl Launch<'_> {
         {
             return failed(&error);
         }
-        // Who serves its model is gone then, and whoever takes that address would be believed.
-        if self.request.endpoint.is_some()
+        // Who serves its model, or hosts by name, is gone then, and whoever takes that address would be believed.
+        if (self.request.endpoint.is_some() || self.is_proxied)
             && let Err(errno) = set_pdeathsig(Signal::SIGKILL)
         {
             return failed(&Error::Job(errno));

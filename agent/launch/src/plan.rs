@@ -8,7 +8,7 @@
 
 use ringfence_common::policy::axis;
 use ringfence_policy::{
-    Partial, WORKDIR,
+    OF_RUN, Partial, WORKDIR,
     compiled::{CompiledPolicy, Kind, Place, PlaceRule, RuleId},
 };
 use ringfence_sandbox::{
@@ -43,6 +43,16 @@ pub struct Enforcers {
     pub seccomp: bool,
     /// Where a unix socket cannot be told from others, all are open if some are granted, and not all closed.
     pub open_unix: bool,
+    /// The port of a proxy that reaches the hosts that are granted by name; `None`: none does. Only where Landlock holds TCP ports
+    /// and filters may be loaded: [`Enforcers::hold_a_proxy`].
+    pub proxy: Option<u16>,
+}
+
+impl Enforcers {
+    /// Whether a command can be kept to a proxy, as far as ports go. If not, a proxy would be no limit to anybody.
+    pub fn hold_a_proxy(&self) -> bool {
+        self.seccomp && self.landlock_abi >= landlock::ABI_TCP
+    }
 }
 
 /// What holds an axis, or what is accepted by a name of its own.
@@ -161,6 +171,7 @@ pub(crate) fn landlock_rules(policy: &CompiledPolicy, homes: &[&Path]) -> Rules 
         },
         hierarchies: trees.chain(loaders).collect(),
         tcp: tcp_ports(policy, true),
+        no_bind: false,
         scope_signals: true,
         scope_abstract: !unix_unrestricted(policy) && !abstract_granted,
     }
@@ -171,6 +182,15 @@ pub fn without_ebpf(policy: &CompiledPolicy, homes: &[&Path], enforcers: Enforce
     let mut rules = landlock_rules(policy, homes);
     // Where nothing leads names anywhere, their ports would be open to every address.
     rules.tcp = tcp_ports(policy, false);
+    let names = names(policy);
+    let proxy = enforcers.proxy.filter(|_| names.is_some() && enforcers.hold_a_proxy());
+    // Then no address of the profile's is lost by what a datagram or a listener needs.
+    let is_alone = proxy.is_some() && !grants_addresses(policy);
+    if let (Some(port), Some(ports)) = (proxy, &mut rules.tcp) {
+        ports.insert(port);
+        rules.no_bind = is_alone;
+    }
+    let inet = policy.inet || proxy.is_some();
     let no_write = policy.initial & axis::WRITE == 0
         && allows(policy, axis::WRITE)
             .all(|rule| id_at(&rule.allow_rules, axis::WRITE).is_none_or(|id| is_built_in(policy, id)));
@@ -178,20 +198,26 @@ pub fn without_ebpf(policy: &CompiledPolicy, homes: &[&Path], enforcers: Enforce
     let mut seccomp = Vec::new();
     if enforcers.seccomp {
         let tcp_held = rules.tcp.is_some() && enforcers.landlock_abi >= landlock::ABI_TCP;
-        seccomp.extend((!policy.inet).then_some(When::NoInet));
+        seccomp.extend((!inet).then_some(When::NoInet));
+        seccomp.extend(is_alone.then_some(When::NoUdp));
+        seccomp.extend((is_alone && no_sockets).then_some(When::NoListen));
         seccomp.extend(no_sockets.then_some(When::NoUnix));
         seccomp.extend(no_write.then_some(When::NoWrite));
-        seccomp.extend((policy.inet && tcp_held).then_some(When::TcpPorts));
+        seccomp.extend((inet && tcp_held).then_some(When::TcpPorts));
     }
     let parts = vec![
         files(policy, Partial::FsRead, axis::READ, enforcers),
         writes(policy, no_write, enforcers),
         exec(policy, enforcers),
-        net(policy, &rules, enforcers),
+        match proxy {
+            Some(_) => net_by_proxy(policy, &rules, enforcers, (is_alone, no_sockets)),
+            None => net(policy, &rules, enforcers),
+        },
         unix,
     ];
-    let names = names(policy);
-    let closed = closed.into_iter().chain(names.as_deref().map(closed_names)).collect();
+    let said = |names: &String| if proxy.is_some() { by_proxy(names) } else { closed_names(names) };
+    let closed = closed.into_iter().chain(names.as_ref().map(said)).collect();
+    let names = names.filter(|_| proxy.is_none());
     let narrowed = if enforcers.landlock_abi == 0 { Vec::new() } else { narrowed(policy) };
     Plan { parts, landlock: rules, narrowed, closed, names, seccomp }
 }
@@ -342,6 +368,54 @@ fn net(policy: &CompiledPolicy, rules: &Rules, enforcers: Enforcers) -> Held {
     held
 }
 
+/// What is held where a proxy reaches names. `is_alone`: the grant has no address besides. `no_sockets`: nothing is listened at.
+fn net_by_proxy(
+    policy: &CompiledPolicy,
+    rules: &Rules,
+    enforcers: Enforcers,
+    (is_alone, no_sockets): (bool, bool),
+) -> Held {
+    let by = vec![
+        format!("Landlock (ABI {})", enforcers.landlock_abi),
+        "seccomp".into(),
+        "the run's proxy".into(),
+    ];
+    let mut gaps = Vec::new();
+    match rules.tcp.as_ref().map(BTreeSet::len) {
+        Some(count) if is_alone => {
+            let ports = if count == 1 {
+                "the TCP port of the run's proxy for names"
+            } else {
+                "the TCP ports of the run's proxy for names and of its model"
+            };
+            gaps.push(format!(
+                "whoever listens, at any address, at {ports}: Landlock holds the port, and not the address"
+            ));
+            if !no_sockets {
+                gaps.push(
+                    "whoever connects to a port of the kernel's choice that the command listens at".into(),
+                );
+            }
+        }
+        Some(_) => gaps.push(
+            "addresses (only TCP ports are held, that of the run's proxy for names among them), and UDP"
+                .into(),
+        ),
+        None if inet_unrestricted(policy) => {}
+        None => gaps.push("addresses, so that what the proxy for names refuses is reached without it".into()),
+    }
+    Held { part: Partial::Net, by, gaps }
+}
+
+/// Whether the profile itself grants an address, and not only who starts the run.
+fn grants_addresses(policy: &CompiledPolicy) -> bool {
+    let is_of_run = |id: RuleId| {
+        let file = policy.rules.get(id as usize).and_then(|rule| rule.file.as_deref());
+        file == Some(Path::new(OF_RUN))
+    };
+    policy.nets.iter().any(|rule| rule.allow && !is_of_run(rule.rule))
+}
+
 /// What becomes of unix sockets.
 struct Unix {
     held: Held,
@@ -354,7 +428,7 @@ struct Unix {
 /// A unix socket is as much as whoever listens there will do: a terminal multiplexer types for its client. So what cannot
 /// be told from what is granted is closed, and open only once that is accepted by its own name.
 fn unix(policy: &CompiledPolicy, rules: &mut Rules, enforcers: Enforcers) -> Unix {
-    let Enforcers { landlock_abi: abi, seccomp, open_unix } = enforcers;
+    let Enforcers { landlock_abi: abi, seccomp, open_unix, .. } = enforcers;
     let mut unix = Unix {
         held: Held { part: Partial::Unix, by: Vec::new(), gaps: Vec::new() },
         closed: Vec::new(),
@@ -412,7 +486,14 @@ fn names(policy: &CompiledPolicy) -> Option<String> {
 
 /// Nothing but the daemon resolves a granted name, and nothing else can tell what it leads to.
 fn closed_names(names: &str) -> String {
-    format!("no host is reached by name, though {names} grants some: only the daemon can hold that")
+    format!("no host is reached by name, though {names} grants some: nothing here can hold that")
+}
+
+/// Nobody else finds out why a program that knows no proxy reaches nothing.
+fn by_proxy(names: &str) -> String {
+    format!(
+        "hosts by name ({names}) are reached through the run's proxy alone, which HTTPS_PROXY, HTTP_PROXY and ALL_PROXY name"
+    )
 }
 
 /// The ports that Landlock can hold; `None`: some rule allows any port, or no address is restricted. Beside eBPF, those of names

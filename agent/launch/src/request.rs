@@ -23,6 +23,8 @@ pub struct Request {
     pub audit: bool,
     /// What may stay open where eBPF does not hold.
     pub accepted: Vec<Partial>,
+    /// Where eBPF does not hold, hosts that are granted by name are reached through a proxy of the run. If not, they are closed.
+    pub by_proxy: bool,
     /// The command and its arguments.
     pub words: Vec<OsString>,
     /// What of the enforcement is said on standard error.

@@ -89,7 +89,7 @@ use std::{
 };
 
 /// Stands for the file of a rule that comes with a run.
-const OF_RUN: &str = "(run)";
+pub const OF_RUN: &str = "(run)";
 
 /// Loads a profile: by name from `dirs`, or from a path (a text with a slash).
 ///

@@ -115,6 +115,7 @@ fn confined(args: &Args) -> Result<u8, String> {
         variables: args.env.clone(),
         audit: args.audit,
         accepted: args.accept_partial.clone(),
+        by_proxy: true,
         words: args.command.clone(),
         whole_environment: false,
         say: if is_watched { Say::All } else { Say::Closed },

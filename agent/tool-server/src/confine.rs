@@ -93,6 +93,7 @@ impl HostSpawner {
             landlock_abi: host::landlock_abi(),
             seccomp: host::seccomp(),
             open_unix: profile.kernel.accept_partial.contains(&Partial::Unix),
+            proxy: None,
         };
         let plan = plan::without_ebpf(&policy, &homes, enforcers);
         let audit = profile.mode == Mode::Audit;

@@ -4,9 +4,9 @@ use super::*;
 use ringfence_policy::compiled::{NetRule, RuleSource};
 use ringfence_wire::egress::NameRule;
 
-const ALL: Enforcers = Enforcers { landlock_abi: 7, seccomp: true, open_unix: false };
+const ALL: Enforcers = Enforcers { landlock_abi: 7, seccomp: true, open_unix: false, proxy: None };
 const HOMES: &[&Path] = &[];
-const NOTHING: Enforcers = Enforcers { landlock_abi: 0, seccomp: false, open_unix: false };
+const NOTHING: Enforcers = Enforcers { landlock_abi: 0, seccomp: false, open_unix: false, proxy: None };
 
 fn policy() -> CompiledPolicy {
     CompiledPolicy {
@@ -245,4 +245,70 @@ fn names_are_closed_without_the_daemon_and_their_ports_open_beside_it() {
     assert_eq!(landlock_rules(&policy, HOMES).tcp, Some(BTreeSet::new()), "the control");
     let plan = without_ebpf(&policy, HOMES, ALL);
     assert!(plan.closed.is_empty() && plan.names.is_none() && plan.needed() == "exec");
+}
+
+#[test]
+fn where_a_proxy_reaches_names_its_port_is_all_that_is_open() {
+    let mut policy = policy();
+    let of_name = rule(&mut policy, "net:example.org", false);
+    policy.names.rules.push(NameRule {
+        host: "example.org".into(),
+        port: Some(443),
+        tcp: false,
+        rule: of_name,
+    });
+    let proxied = Enforcers { proxy: Some(40_000), ..ALL };
+    let plan = without_ebpf(&policy, HOMES, proxied);
+    assert_eq!((plan.landlock.tcp.as_ref(), plan.landlock.no_bind), (Some(&[40_000].into()), true));
+    for when in [When::NoUdp, When::NoListen, When::TcpPorts] {
+        assert!(plan.seccomp.contains(&when), "{when:?}: {:?}", plan.seccomp);
+    }
+    assert!(!plan.seccomp.contains(&When::NoInet) && plan.names.is_none());
+    let net = held(&plan, Partial::Net);
+    assert!(net.gaps.len() == 1 && net.gaps[0].contains("at any address, at the TCP port of"), "{net:?}");
+    assert!(plan.refused(&[]).any(|held| held.part == Partial::Net), "it has to be accepted");
+    assert!(plan.closed.iter().any(|line| line.contains("HTTPS_PROXY")), "{:?}", plan.closed);
+    // The port of a run's model is no address of the profile's.
+    let of_run = rule(&mut policy, "net:127.0.0.1:41000", false);
+    policy.rules[of_run as usize].file = Some(PathBuf::from(OF_RUN));
+    let addr = "::ffff:127.0.0.1".parse().unwrap();
+    policy.inet = true;
+    policy.nets.push(NetRule { addr, prefix: 128, port: Some(41_000), allow: true, rule: of_run });
+    let plan = without_ebpf(&policy, HOMES, proxied);
+    assert_eq!((plan.landlock.tcp.as_ref(), plan.landlock.no_bind), (Some(&[40_000, 41_000].into()), true));
+    assert!(plan.seccomp.contains(&When::NoUdp) && gaps(&plan, Partial::Net).contains("of its model"));
+    // With addresses of the profile's, what those leave open is open as ever, and said.
+    policy.nets[0].rule = of_name;
+    let plan = without_ebpf(&policy, HOMES, proxied);
+    assert!(!plan.landlock.no_bind && !plan.seccomp.contains(&When::NoUdp));
+    assert!(gaps(&plan, Partial::Net).contains("and UDP"));
+    policy.nets[0].port = None;
+    assert!(gaps(&without_ebpf(&policy, HOMES, proxied), Partial::Net).contains("without it"));
+}
+
+#[test]
+fn where_nothing_keeps_a_command_to_a_proxy_names_are_closed_as_before() {
+    let mut policy = policy();
+    let of_name = rule(&mut policy, "net:example.org", false);
+    policy.names.rules.push(NameRule {
+        host: "example.org".into(),
+        port: Some(443),
+        tcp: false,
+        rule: of_name,
+    });
+    for unable in [Enforcers { landlock_abi: 3, ..ALL }, Enforcers { seccomp: false, ..ALL }] {
+        let proxied = Enforcers { proxy: Some(40_000), ..unable };
+        assert_eq!(without_ebpf(&policy, HOMES, proxied), without_ebpf(&policy, HOMES, unable));
+    }
+    // A unix socket of its own is listened at, and so may be a port.
+    place(&mut policy, path("/run/x.sock"), Kind::Exact, axis::UNIX, 0, 0);
+    let by_path = Enforcers { landlock_abi: 9, proxy: Some(40_000), ..ALL };
+    let plan = without_ebpf(&policy, HOMES, by_path);
+    assert!(!plan.seccomp.contains(&When::NoListen) && gaps(&plan, Partial::Net).contains("listens at"));
+    policy.names.rules.clear();
+    let plan = without_ebpf(&policy, HOMES, Enforcers { proxy: Some(40_000), ..ALL });
+    assert!(
+        plan.landlock.tcp == Some(BTreeSet::new()) && plan.seccomp.contains(&When::NoInet),
+        "no name, no proxy"
+    );
 }

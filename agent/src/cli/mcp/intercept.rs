@@ -116,6 +116,7 @@ pub(crate) fn guard(args: &GuardArgs) -> anyhow::Result<ExitCode> {
             variables: Vec::new(),
             audit: false,
             accepted: args.accept_partial.clone(),
+            by_proxy: false,
             words: args.command.clone(),
             say: launch::Say::Nothing,
             whole_environment: true,

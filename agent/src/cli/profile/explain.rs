@@ -50,6 +50,8 @@ pub(super) fn not_held(
         landlock_abi: if profile.kernel.landlock == LandlockUse::Off { 0 } else { host::landlock_abi() },
         seccomp: profile.kernel.seccomp != Seccomp::Off && host::seccomp(),
         open_unix: false,
+        // Whichever port a run's would have.
+        proxy: Some(0),
     };
     let home = env::var_os("HOME").map(PathBuf::from);
     let homes: Vec<&Path> = home.as_deref().into_iter().chain(workdir).collect();
