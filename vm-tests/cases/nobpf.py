@@ -1,13 +1,21 @@
 """Group `nobpf` (a boot whose lsm= list lacks bpf): nothing pretends to enforce."""
 
+import ctypes
 import json
 import os
 import re
+import shlex
+import shutil
 import socket
+import ssl
 import subprocess
+import threading
 
 from case import scene
+from harness import PYTHON
 from system import BASE, profile, ringfence, said, targets
+from system_egress import PROFILES, SERVER, elsewhere
+from system_egress_clients import COMMANDS, GRANTED, OTHER, PLACE, Served, Site, Upstream, attempt, prepare
 
 
 @scene("nobpf/boot-is-the-right-one", group="nobpf")
@@ -70,6 +78,106 @@ def accepted():
     result = ringfence("run", "--profile", path, "--accept-partial", "fs_read,fs_write,exec,net", "--", "/usr/bin/cat", allowed, forbidden)
     assert result.stdout.count("secret") == 1 and result.returncode == 1, said(result)
     assert "Permission denied" in result.stderr, said(result)
+
+
+# Those of the guest's own clients that know proxies.
+PROXIED = ("curl, HTTP/1.1", "curl, by SOCKS", "wget", "wget, without TLS", "busybox wget, without TLS", "perl HTTP::Tiny, without TLS", "git clone",
+           "apt's https method", "Python urllib", "pip")
+BY_SOCKS = 'curl -sS --fail ${RINGFENCE_SOCKS_PROXY:+--proxy $RINGFENCE_SOCKS_PROXY} --cacert CA -o OUT https://HOST/data'
+# Everything that leads past a proxy, to the address that it is given: a line for each that succeeded.
+PAST = """
+import socket, sys
+def attempt(name, way):
+    try:
+        way()
+        print(name)
+    except OSError:
+        pass
+def listens():
+    with socket.socket() as one:
+        one.listen()
+attempt("connect", lambda: socket.create_connection((sys.argv[1], 80), 60))
+attempt("mapped", lambda: socket.socket(socket.AF_INET6).connect(("::ffff:" + sys.argv[1], 80)))
+attempt("fast open", lambda: socket.socket().sendto(b"x", socket.MSG_FASTOPEN, (sys.argv[1], 80)))
+attempt("datagram", lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b"x", (sys.argv[1], 53)))
+attempt("mptcp", lambda: socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262).connect((sys.argv[1], 80)))
+attempt("netlink", lambda: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW))
+attempt("raw", lambda: socket.socket(socket.AF_INET, socket.SOCK_RAW, 6))
+attempt("listen", listens)
+attempt("resolve", lambda: socket.getaddrinfo(sys.argv[2], 80))
+"""
+
+
+def landlock_abi():
+    """What of Landlock the kernel has (landlock_create_ruleset asks for its version)."""
+    return ctypes.CDLL(None).syscall(444, None, 0, 1)
+
+
+@scene("nobpf/accepted-partial-holds-names-by-a-proxy", group="nobpf", limit=900)
+def by_proxy():
+    """with the gaps accepted, clients reach a granted name through the run's proxy, no other, and nothing past it; before Landlock ABI 4 nothing at all"""
+    prepare()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(f"{PLACE}/server.pem", f"{PLACE}/server.key")
+    for port, secured in ((80, None), (443, context)):
+        server = elsewhere(lambda port=port: Served((SERVER, port), Site))
+        server.context = secured
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+    upstream = Upstream()
+    path = f"{PROFILES}/rf-clients.toml"
+    with open(path) as file:
+        text = file.read()
+    with open(path, "w") as file:
+        file.write(text.replace('seccomp = "off"', 'seccomp = "default"').replace('landlock = "off"', 'landlock = "fallback"'))
+
+    refused = ringfence("run", "--profile", "rf-clients", "--", "/usr/bin/true")
+    assert refused.returncode == 125 and "--accept-partial" in refused.stderr, said(refused)
+    under = ["ringfence", "run", "--profile", "rf-clients", "--accept-partial", refused.stderr.rsplit("--accept-partial ", 1)[1].strip(), "--"]
+    past = f"{PYTHON} -I -c {shlex.quote(PAST)} {SERVER} {GRANTED}"
+    control = subprocess.run(["sh", "-c", past], capture_output=True, text=True, check=True).stdout.split("\n")
+    assert {"connect", "mapped", "datagram", "netlink", "raw", "listen", "resolve"} <= set(control), control
+    upstream.asked.clear()
+    if landlock_abi() < 4:
+        assert "which only the daemon can hold" in refused.stderr, said(refused)
+        for command in (COMMANDS["curl, HTTP/1.1"], "env | grep -q PROXY && cp /srv/rf/none OUT"):
+            works, brought, what = attempt(command, GRANTED, *under)
+            assert not works and not brought, what
+        assert not upstream.asked, upstream.asked
+        return
+    assert "whoever listens, at any address, at the TCP port of the run's proxy" in refused.stderr, said(refused)
+
+    commands = {name: BY_SOCKS if name == "curl, by SOCKS" else COMMANDS[name] for name in PROXIED}
+    outcomes = {name: attempt(command, OTHER) for name, command in commands.items()}
+    problems = [f"{name}: the control, free: {what}" for name, (works, _, what) in outcomes.items() if not works]
+    upstream.asked.clear()
+    Site.seen.clear()
+    for name, command in commands.items():
+        works, _, what = attempt(command, GRANTED, *under)
+        if not works:
+            problems.append(f"{name}: {GRANTED}: {what}")
+        works, brought, what = attempt(command, OTHER, *under)
+        if works or brought or what.startswith("status 0"):
+            problems.append(f"{name}: {OTHER} is not refused: {what}")
+    assert not problems, "\n".join(problems)
+    assert any(GRANTED in line for line in Site.seen) and not any(OTHER in line for line in Site.seen), Site.seen
+    # The host's resolver is asked by the worker, and for nothing that is not granted.
+    assert set(upstream.asked) == {GRANTED}, upstream.asked
+
+    # Without the password in its address it serves nobody.
+    script = f'curl -sS -o /dev/null -w "%{{http_code}}" --proxy "http://${{http_proxy#*@}}" http://{GRANTED}/data'
+    done = subprocess.run([*under, "sh", "-c", f"unset HTTPS_PROXY; {script}"], capture_output=True, text=True, cwd="/")
+    assert done.stdout == "407", said(done)
+
+    for user in ({}, {"user": 65534, "group": 65534, "extra_groups": []}):
+        done = subprocess.run([*under, "sh", "-c", past], capture_output=True, text=True, cwd="/", **user)
+        assert done.returncode == 0 and done.stdout == "", f"{user}: {said(done)}"
+        url = f"https://{OTHER}/data"
+        done = subprocess.run([*under, "curl", "-sS", url], capture_output=True, text=True, cwd="/", **user)
+        wanted = f'refused {OTHER}:443: no rule of the profile grants {OTHER} at port 443', f'net = {{ only = ["{OTHER}:443"] }}'
+        assert done.returncode == 56 and all(part in done.stderr for part in wanted), said(done)
+        assert "enforcement: kernel" not in done.stderr
+    os.unlink(path)
+    shutil.rmtree(f"{PLACE}/work", ignore_errors=True)
 
 
 # Connects to the socket it is given, also by a pair of datagram sockets, which need no call of socket().
