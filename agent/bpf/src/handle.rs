@@ -96,7 +96,7 @@ impl Kernel {
     /// Puts a policy in force for a container, its first or its next, in one step. Where it grants hosts by name, the programs
     /// that need to be there for that are attached before.
     pub fn install(&mut self, id: ContainerId, policy: &CompiledPolicy) -> Result<Installed, PolicyError> {
-        if !policy.names.rules.is_empty() {
+        if !policy.names.is_empty() {
             self.rewriters.hold(id).map_err(|error| PolicyError::NamePrograms(Box::new(error)))?;
         }
         self.policies.install(id, policy)

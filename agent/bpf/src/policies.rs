@@ -377,7 +377,7 @@ impl<N: NetTrie> Policies<N> {
             (policy.audit_mode, FLAG_AUDIT),
             (names, FLAG_NAMES),
             (policy.inet, FLAG_INET),
-            (!policy.names.rules.is_empty(), FLAG_EGRESS),
+            (!policy.names.is_empty(), FLAG_EGRESS),
             (patterns != Patterns::NONE, FLAG_PATTERNS),
             (devices, FLAG_DEVICES),
             (shared, FLAG_SHARED_MEMORY),

@@ -300,7 +300,7 @@ impl<E: Enforcer> State<E> {
                 (self.registry.unless_taken(id).map_err(EnrollError::Random)?, Some(service))
             }
             // Its policy is that of nobody's names.
-            None if !compiled.policy.names.rules.is_empty() => return Err(EgressError::NotPrepared.into()),
+            None if !compiled.policy.names.is_empty() => return Err(EgressError::NotPrepared.into()),
             None => (self.registry.new_id().map_err(EnrollError::Random)?, None),
         };
         let id = self.kernel.create(self.owners.of(request.uid))?;

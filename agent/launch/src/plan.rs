@@ -183,7 +183,7 @@ pub fn without_ebpf(policy: &CompiledPolicy, homes: &[&Path], enforcers: Enforce
     // Where nothing leads names anywhere, their ports would be open to every address.
     rules.tcp = tcp_ports(policy, false);
     let names = names(policy);
-    let proxy = enforcers.proxy.filter(|_| names.is_some() && enforcers.hold_a_proxy());
+    let proxy = enforcers.proxy.filter(|_| !policy.names.rules.is_empty() && enforcers.hold_a_proxy());
     // Then no address of the profile's is lost by what a datagram or a listener needs.
     let is_alone = proxy.is_some() && !grants_addresses(policy);
     if let (Some(port), Some(ports)) = (proxy, &mut rules.tcp) {
@@ -215,7 +215,8 @@ pub fn without_ebpf(policy: &CompiledPolicy, homes: &[&Path], enforcers: Enforce
         },
         unix,
     ];
-    let said = |names: &String| if proxy.is_some() { by_proxy(names) } else { closed_names(names) };
+    let asks = policy.names.options.ask.is_some();
+    let said = |names: &String| if proxy.is_some() { by_proxy(names, asks) } else { closed_names(names) };
     let closed = closed.into_iter().chain(names.as_ref().map(said)).collect();
     let names = names.filter(|_| proxy.is_none());
     let narrowed = if enforcers.landlock_abi == 0 { Vec::new() } else { narrowed(policy) };
@@ -480,7 +481,10 @@ fn unix(policy: &CompiledPolicy, rules: &mut Rules, enforcers: Enforcers) -> Uni
 
 /// The names that a policy grants, if any: the first of them.
 fn names(policy: &CompiledPolicy) -> Option<String> {
-    let names = ids(policy, policy.names.rules.iter().map(|rule| Some(rule.rule)));
+    let mut names = ids(policy, policy.names.rules.iter().map(|rule| Some(rule.rule)));
+    if names.is_empty() {
+        names.extend(policy.names.options.ask.map(|_| "net.ask".to_owned()));
+    }
     (!names.is_empty()).then(|| listed(&names))
 }
 
@@ -490,9 +494,10 @@ fn closed_names(names: &str) -> String {
 }
 
 /// Nobody else finds out why a program that knows no proxy reaches nothing.
-fn by_proxy(names: &str) -> String {
+fn by_proxy(names: &str, asks: bool) -> String {
+    let others = if asks { "; nobody is asked about others, as net.ask would: they are refused" } else { "" };
     format!(
-        "hosts by name ({names}) are reached through the run's proxy alone, which HTTPS_PROXY, HTTP_PROXY and ALL_PROXY name"
+        "hosts by name ({names}) are reached through the run's proxy alone, which HTTPS_PROXY, HTTP_PROXY and ALL_PROXY name{others}"
     )
 }
 
@@ -502,7 +507,8 @@ fn tcp_ports(policy: &CompiledPolicy, with_names: bool) -> Option<BTreeSet<u16>>
     let ports = policy.nets.iter().filter(|rule| rule.allow).map(|rule| rule.port);
     let names = policy.names.rules.iter().filter(|_| with_names);
     let resolver = names.clone().next().map(|_| Some(DNS));
-    ports.chain(names.map(|rule| rule.port)).chain(resolver).collect()
+    let asked = policy.names.options.ask.filter(|_| with_names).map(|_| None);
+    ports.chain(names.map(|rule| rule.port)).chain(resolver).chain(asked).collect()
 }
 
 fn inet_unrestricted(policy: &CompiledPolicy) -> bool {

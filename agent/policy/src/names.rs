@@ -6,7 +6,7 @@
 
 use super::{
     Denials, Rule, Rules,
-    compiled::{CompiledPolicy, RuleId},
+    compiled::{CompiledPolicy, RuleId, RuleSource},
     nets::{Nets, Prefix, prefixes},
     parse::{net_entry, place},
     problem::{Problem, Wrong},
@@ -20,6 +20,9 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(crate) const MAX_NAMES: usize = 1024;
 /// Most that it may deny.
 pub(crate) const MAX_DENIED: usize = 4096;
+
+/// What lets a connection go to the worker that a person may be asked about.
+const ASKED: &str = "net.ask";
 
 /// Where a container's block has the names under wildcards: from here on, as they are asked for.
 const WILDCARDS: u8 = 128;
@@ -99,8 +102,9 @@ impl CompiledPolicy {
 
     /// Allows the addresses that stand for the policy's names in one container, each at the ports that its name has: `.1` and on
     /// for the exact names in the order of [`Names::exact`], the upper half for names under wildcards. The rules behind them are
-    /// the entries of the names. To be called once, on what is left after all meets and, where the container had names before,
-    /// after [`Names::keep_places`]; it does nothing where no name is granted.
+    /// the entries of the names. Where a person is asked for others, all addresses of the block are allowed but those of exact
+    /// names that are denied, as only the worker knows what the rest stand for. To be called once, on what is left after all meets
+    /// and, where the container had names before, after [`Names::keep_places`]; it does nothing where no name is granted.
     pub fn grant_block(&mut self, block: Ipv4Net) {
         if self.names.is_empty() {
             return;
@@ -129,6 +133,12 @@ impl CompiledPolicy {
         for rule in self.names.rules.iter().filter(|rule| rule.host.starts_with("*.")) {
             at(WILDCARDS, 25, rule.port).for_each(|prefix| nets.allow(prefix, rule.rule));
         }
+        if self.names.options.ask.is_some() {
+            let rule = RuleId::try_from(self.rules.len()).unwrap_or(RuleId::MAX);
+            at(0, 24, None).for_each(|prefix| nets.allow(prefix, rule));
+            let (id, key, text) = (ASKED.to_owned(), ASKED.to_owned(), "true".to_owned());
+            self.rules.push(RuleSource { id, file: None, line: 0, key, text });
+        }
         (self.nets, _) = nets.finish();
         self.inet = true;
     }
@@ -148,7 +158,9 @@ pub(crate) fn meet(inner: &CompiledPolicy, outer: &CompiledPolicy, shift: RuleId
         (false, false) => {
             let most = [a.options.max_upload, b.options.max_upload].into_iter().flatten().min();
             let ech = a.options.ech && b.options.ech;
-            (meet_rules(&a.rules, &outer_rules), NameOptions { ech, max_upload: most })
+            // Where one of the two has nobody asked, nobody could say more than it does.
+            let ask = a.options.ask.zip(b.options.ask).map(|(inner, outer)| inner.min(outer));
+            (meet_rules(&a.rules, &outer_rules), NameOptions { ech, max_upload: most, ask })
         }
     };
     let denies = a.denies.iter().cloned().chain(shifted(&b.denies)).collect();

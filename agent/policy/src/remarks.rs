@@ -44,7 +44,9 @@ pub fn remarks(profile: &Profile, policy: &CompiledPolicy, root: &Path, workdir:
         all.denies
             .extend(denied.iter().filter_map(|rule| Some(noted(rule, &spared(rule, granted, workdir)?))));
     }
-    all.denies.extend(deny.net.iter().filter_map(|rule| Some(noted(rule, idle_host(rule, &grant.net)?))));
+    if policy.names.options.ask.is_none() {
+        all.denies.extend(deny.net.iter().filter_map(|rule| Some(noted(rule, idle_host(rule, &grant.net)?))));
+    }
     all.denies.extend(
         deny.net.iter().filter_map(|rule| Some(noted(rule, &leaves_below(rule, &grant.net, &deny.net)?))),
     );

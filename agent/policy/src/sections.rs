@@ -343,6 +343,18 @@ impl Parser {
         self.at_least_one(path, value, u16::MAX.into())
     }
 
+    /// How long a person may take, in seconds.
+    pub(crate) fn patience(&mut self, path: &str, value: &Value<'_>) -> Option<u16> {
+        const LEAST: u64 = 5;
+        const MOST: u64 = 600;
+        let number = self.count(path, value)?;
+        if !(LEAST..=MOST).contains(&number) {
+            self.wrong(value.span().start, path, Wrong::Range { number, least: LEAST, most: MOST });
+            return None;
+        }
+        u16::try_from(number).ok()
+    }
+
     fn at_least_one(&mut self, path: &str, value: &Value<'_>, most: u64) -> Option<u64> {
         let number = self.count(path, value)?;
         if !(1..=most).contains(&number) {

@@ -176,12 +176,13 @@ pub fn text(profile: &Profile, policy: &CompiledPolicy, notices: &[String]) -> S
 }
 
 /// What `[net]` says, where it says anything.
-fn options(NameOptions { ech, max_upload }: NameOptions, has_names: bool) -> String {
+fn options(NameOptions { ech, max_upload, ask }: NameOptions, has_names: bool) -> String {
     let mut said = Vec::new();
     if ech {
         said.push("TLS clients may encrypt the name that they ask for".to_owned());
     }
     said.extend(max_upload.map(|most| format!("at most {most} bytes are sent to one name")));
+    said.extend(ask.map(|seconds| format!("a person is asked for others, for {seconds} s")));
     if said.is_empty() {
         return String::new();
     }

@@ -187,20 +187,32 @@ pub(crate) struct NetTable {
     /// `"1MB"`. Default: no limit.
     #[schemars(with = "Option<SizeText>")]
     pub max_upload: Option<u64>,
+    /// Whether a connection to a host that is neither granted nor denied by name waits for a person, who is asked as for a
+    /// tool call (`ringfence approvals`), default: no. It has to be TLS or HTTP/1.1 for that host, and lead to a public address.
+    pub ask: Option<bool>,
+    /// How long it waits, in seconds, 5 to 600, before it is refused. Default: 60.
+    #[schemars(with = "Option<u16>")]
+    pub ask_timeout: Option<u16>,
 }
+
+/// How long a connection waits for a person where the profile does not say, seconds.
+const ASK_TIMEOUT: u16 = 60;
 
 impl NetTable {
     fn read(keys: &mut Keys<'_>, parent: Self) -> Self {
         Self {
             ech: keys.get("ech", Parser::flag).or(parent.ech),
             max_upload: keys.get("max_upload", Parser::size).or(parent.max_upload),
+            ask: keys.get("ask", Parser::flag).or(parent.ask),
+            ask_timeout: keys.get("ask_timeout", Parser::patience).or(parent.ask_timeout),
         }
     }
 
     /// What the keys come to.
     pub(crate) fn finish(self) -> NameOptions {
-        let Self { ech, max_upload } = self;
-        NameOptions { ech: ech.unwrap_or_default(), max_upload }
+        let Self { ech, max_upload, ask, ask_timeout } = self;
+        let ask = ask.unwrap_or_default().then(|| ask_timeout.unwrap_or(ASK_TIMEOUT));
+        NameOptions { ech: ech.unwrap_or_default(), max_upload, ask }
     }
 }
 

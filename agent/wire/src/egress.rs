@@ -6,9 +6,9 @@
 //! answered by [`ToEgress::Flow`] with the question's number. The end of the stream is the end of the core, and the worker's.
 //!
 //! What is for the record goes to the auditor over a line of its own ([`ToEgress::Line`]), which the core made and which is about
-//! this container alone: frames of [`EgressReports`], in one direction. Names that agents chose never reach the core: what the
-//! worker sends there are numbers, hosts that the core itself named ([`FromEgress::Uploads`]), and a sentence for the operator
-//! ([`FromEgress::Complaint`]).
+//! this container alone: frames of [`EgressReports`], and where a person is asked, of [`crate::egress_asks`]. Names that agents chose
+//! never reach the core: what the worker sends there are numbers, hosts that the core itself named ([`FromEgress::Uploads`]), and a
+//! sentence for the operator ([`FromEgress::Complaint`]).
 
 use ipnet::{IpNet, Ipv4Net};
 use serde::{
@@ -17,6 +17,7 @@ use serde::{
 };
 use std::{
     fmt,
+    marker::PhantomData,
     net::{Ipv4Addr, SocketAddr},
 };
 
@@ -93,6 +94,9 @@ pub struct NameOptions {
     /// Most bytes that the container may send to what one entry grants, over all connections and all of its workers; `None`: any
     /// number. What a wildcard grants shares it.
     pub max_upload: Option<u64>,
+    /// How long a connection to a name that is neither granted nor denied waits for a person, seconds; `None`: it is refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ask: Option<u16>,
 }
 
 /// What the core says.
@@ -284,32 +288,34 @@ pub struct EgressLine {
 #[serde(deny_unknown_fields)]
 pub struct EgressReports {
     /// At least one, at most [`REPORTS_AT_ONCE`]: the next is not read.
-    #[serde(deserialize_with = "reports_at_once")]
+    #[serde(deserialize_with = "at_most::<_, EgressReport, REPORTS_AT_ONCE>")]
     pub reports: Vec<EgressReport>,
 }
 
 /// A frame has room for thousands of the shortest reports, which would take many times its bytes.
-fn reports_at_once<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<EgressReport>, D::Error> {
-    struct Reports;
-    impl<'de> Visitor<'de> for Reports {
-        type Value = Vec<EgressReport>;
+pub(crate) fn at_most<'de, D: Deserializer<'de>, T: Deserialize<'de>, const MOST: usize>(
+    deserializer: D,
+) -> Result<Vec<T>, D::Error> {
+    struct Few<T, const MOST: usize>(PhantomData<T>);
+    impl<'de, T: Deserialize<'de>, const MOST: usize> Visitor<'de> for Few<T, MOST> {
+        type Value = Vec<T>;
 
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            write!(f, "at most {REPORTS_AT_ONCE} reports")
+            write!(f, "at most {MOST} of them")
         }
 
         fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
-            let mut reports = Vec::new();
-            while let Some(report) = list.next_element()? {
-                if reports.len() == REPORTS_AT_ONCE {
-                    return Err(de::Error::invalid_length(REPORTS_AT_ONCE + 1, &self));
+            let mut few = Vec::new();
+            while let Some(one) = list.next_element()? {
+                if few.len() == MOST {
+                    return Err(de::Error::invalid_length(MOST + 1, &self));
                 }
-                reports.push(report);
+                few.push(one);
             }
-            Ok(reports)
+            Ok(few)
         }
     }
-    deserializer.deserialize_seq(Reports)
+    deserializer.deserialize_seq(Few::<T, MOST>(PhantomData))
 }
 
 /// One thing that happened.
@@ -434,6 +440,8 @@ pub enum EgressCause {
 pub enum NameOutcome {
     /// An address. Recorded when one begins to stand for the name.
     Answered,
+    /// The same of a name that is not granted: a person is asked about connections.
+    Asked,
     /// That there is none, or that such questions are not answered.
     Refused,
     /// Of audit mode: an address, although the name is not granted.
@@ -504,7 +512,7 @@ mod tests {
         let read = serde_json::from_str::<EgressReports>(&of(REPORTS_AT_ONCE)).unwrap();
         assert_eq!(read.reports.len(), REPORTS_AT_ONCE);
         let error = serde_json::from_str::<EgressReports>(&of(REPORTS_AT_ONCE + 1)).unwrap_err();
-        assert!(error.to_string().contains("at most 64 reports"), "{error}");
+        assert!(error.to_string().contains("at most 64"), "{error}");
     }
 
     #[test]

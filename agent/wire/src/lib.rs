@@ -18,6 +18,7 @@
 //! | what the core and an agent's LLM worker say to each other | [`agent`] |
 //! | what an agent's worker tells the auditor of its tools | [`agent_tools`] |
 //! | what a container may reach by name, and what its egress worker says | [`egress`] |
+//! | what it asks a person | [`egress_asks`] |
 //! | which rule decides about a name | `names` |
 //! | what `ringfence run` asks who renews a login | [`renewal`] |
 //! | what is said about a login at a remote MCP server | [`mcp_login`] |
@@ -37,6 +38,7 @@ pub mod calls;
 pub mod conn;
 pub mod depth;
 pub mod egress;
+pub mod egress_asks;
 pub mod ending;
 pub mod event;
 pub mod exception;

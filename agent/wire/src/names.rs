@@ -4,9 +4,15 @@
 use crate::egress::{MAX_EXACT_NAMES, NameRule, Names};
 
 impl Names {
-    /// Whether no name is granted.
+    /// Whether no name is granted, nor can be asked for.
     pub fn is_empty(&self) -> bool {
-        self.rules.is_empty()
+        self.rules.is_empty() && self.options.ask.is_none()
+    }
+
+    /// Whether a person may be asked for a name that is not granted: a host's, with a domain, which is not denied at every port.
+    pub fn asks(&self, name: &str) -> bool {
+        let is_denied = |deny: &NameRule| deny.port.is_none() && deny.names(name);
+        self.options.ask.is_some() && name.contains('.') && !self.denies.iter().any(is_denied)
     }
 
     /// The exact names, each once: the first has the address `.1` of a container's block, and so on. Some of them may not be
@@ -115,6 +121,17 @@ mod tests {
 
     fn names(granted: &[&str], denied: &[&str]) -> Names {
         Names { rules: rules(granted), denies: rules(denied), ..Names::default() }
+    }
+
+    #[test]
+    fn a_person_is_asked_for_what_is_not_denied() {
+        let mut names = names(&[], &["evil.org", "*.evil.org", "web.org:80"]);
+        assert!(names.is_empty() && !names.asks("a.org"), "the control");
+        names.options.ask = Some(60);
+        assert!(!names.is_empty() && names.asks("a.org") && names.asks("web.org"), "another port of it");
+        for denied in ["evil.org", "x.evil.org", "localhost", "intranet"] {
+            assert!(!names.asks(denied), "{denied}");
+        }
     }
 
     #[test]

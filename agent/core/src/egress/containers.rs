@@ -55,7 +55,7 @@ impl<E: Enforcer> Server<E> {
         peer: &Peer,
     ) -> Result<(), EnrollError> {
         let may = super::may_use_our_network(peer);
-        if compiled.policy.names.rules.is_empty() {
+        if compiled.policy.names.is_empty() {
             compiled.elsewhere = may.is_err();
             return Ok(());
         }
@@ -81,7 +81,7 @@ pub(crate) fn serve_held(
     first: BorrowedFd<'_>,
     served: Option<Prepared>,
 ) -> Result<(), EnrollError> {
-    if compiled.policy.names.rules.is_empty() {
+    if compiled.policy.names.is_empty() {
         return Ok(());
     }
     let prepared = served.ok_or(EgressError::Changed)?;
@@ -220,7 +220,7 @@ impl<E: Enforcer> State<E> {
         policy: &mut CompiledPolicy,
         tasks: &mut Tasks,
     ) -> Change {
-        let wants = !policy.names.rules.is_empty();
+        let wants = !policy.names.is_empty();
         match (&container.egress, &container.record.egress) {
             (Egress::None, None) if !wants => Change::Nothing,
             _ if !wants => Change::Ended,

@@ -245,6 +245,11 @@ fn names_are_closed_without_the_daemon_and_their_ports_open_beside_it() {
     assert_eq!(landlock_rules(&policy, HOMES).tcp, Some(BTreeSet::new()), "the control");
     let plan = without_ebpf(&policy, HOMES, ALL);
     assert!(plan.closed.is_empty() && plan.names.is_none() && plan.needed() == "exec");
+    policy.names.options.ask = Some(60);
+    let plan = without_ebpf(&policy, HOMES, ALL);
+    assert_eq!((plan.names.as_deref(), plan.needed().as_str()), (Some("net.ask"), "exec,net"), "nobody asks");
+    assert_eq!(plan.landlock.tcp, Some(BTreeSet::new()));
+    assert_eq!(landlock_rules(&policy, HOMES).tcp, None, "any port may be asked for");
 }
 
 #[test]
@@ -268,6 +273,11 @@ fn where_a_proxy_reaches_names_its_port_is_all_that_is_open() {
     assert!(net.gaps.len() == 1 && net.gaps[0].contains("at any address, at the TCP port of"), "{net:?}");
     assert!(plan.refused(&[]).any(|held| held.part == Partial::Net), "it has to be accepted");
     assert!(plan.closed.iter().any(|line| line.contains("HTTPS_PROXY")), "{:?}", plan.closed);
+    policy.names.options.ask = Some(60);
+    let asking = without_ebpf(&policy, HOMES, proxied);
+    assert_eq!((&asking.landlock, &asking.seccomp, &asking.names), (&plan.landlock, &plan.seccomp, &None));
+    assert!(asking.closed.iter().any(|line| line.contains("nobody is asked about others")), "{asking:?}");
+    policy.names.options.ask = None;
     // The port of a run's model is no address of the profile's.
     let of_run = rule(&mut policy, "net:127.0.0.1:41000", false);
     policy.rules[of_run as usize].file = Some(PathBuf::from(OF_RUN));

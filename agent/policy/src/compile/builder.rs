@@ -400,7 +400,7 @@ impl<'a> Builder<'a> {
         }
         self.deny_sources();
         let (nets, inet) = self.nets.finish();
-        let policy = CompiledPolicy {
+        let mut policy = CompiledPolicy {
             profile: profile.name.clone(),
             audit_mode: profile.mode == Mode::Audit || ctx.audit_override,
             initial: self.initial,
@@ -413,6 +413,10 @@ impl<'a> Builder<'a> {
             names: self.names.finish(profile.net_options),
             rules: self.rules,
         };
+        if policy.grants_all() {
+            // There is nothing that is not granted.
+            policy.names.options.ask = None;
+        }
         let (notes, moved, fixed) = (self.notes, self.moved, self.fixed);
         Ok(Compilation { policy, notes, moved, fixed, own: Fixed::default() })
     }

@@ -218,7 +218,7 @@ fn options_are_read_inherited_and_met() {
         let text = net(&["a.org"], &[]) + "[net]\n" + keys;
         lab.load(&text).map(|profile| profile.net_options)
     };
-    let of = |ech, max_upload| NameOptions { ech, max_upload };
+    let of = |ech, max_upload| NameOptions { ech, max_upload, ask: None };
     for (keys, expected) in [
         ("", of(false, None)),
         ("ech = true\nmax_upload = \"1MB\"\n", of(true, Some(1_000_000))),
@@ -239,7 +239,10 @@ fn options_are_read_inherited_and_met() {
         "max_upload = \"0B\"\n",
         "max_upload = true\n",
         "ech = \"yes\"\n",
-        "ask = true\n",
+        "ask = \"yes\"\n",
+        "ask_timeout = 4\n",
+        "ask_timeout = 601\n",
+        "ask_timeout = \"60\"\n",
     ] {
         let errors = options(keys).unwrap_err().to_string();
         assert!(errors.contains("net.") && !errors.contains("grant.net"), "{keys}: {errors}");
@@ -252,6 +255,52 @@ fn options_are_read_inherited_and_met() {
     let (a, b) = (policy("ech = true\nmax_upload = 7\n"), policy("max_upload = 9\n"));
     assert_eq!(meet_policies(&a, &b).names.options, of(false, Some(7)));
     assert_eq!(meet_policies(&a, &a).names.options, of(true, Some(7)));
+}
+
+#[test]
+fn a_person_is_asked_for_names_where_the_profile_says_so_and_no_deny() {
+    let lab = Lab::new();
+    let policy = |granted: &[&str], denied: &[&str], keys: &str| {
+        lab.compile(&(net(granted, denied) + "[net]\n" + keys))
+    };
+    let asks = |policy: &CompiledPolicy| policy.names.options.ask;
+    let (control, none) = (policy(&["a.org:443"], &[], ""), policy(&[], &[], "ask_timeout = 9\n"));
+    assert_eq!((asks(&control), asks(&none), none.names.is_empty()), (None, None, true));
+    let asked = policy(&["a.org:443", "b.org:80"], &["a.org:22", "evil.org"], "ask = true\n");
+    let soon = policy(&[], &[], "ask = true\nask_timeout = 5\n");
+    assert_eq!((asks(&asked), asks(&soon), soon.names.is_empty()), (Some(60), Some(5), false));
+
+    // Every address of the block leads to the worker, at every port but the denied ones of exact names.
+    let allowed = |policy: CompiledPolicy, last: u8, port: u16| {
+        let policy = with_block(policy);
+        let decision = Decider::new(&policy).address(in_block(last), port);
+        let rule = decision.rule.map(|rule| policy.rules[rule as usize].id.clone());
+        (decision.why == Why::Allowed).then(|| rule.unwrap())
+    };
+    let by = |rule: &str| Some(rule.to_owned());
+    assert_eq!(allowed(asked.clone(), 1, 443), by("net:a.org:443"));
+    assert_eq!(allowed(asked.clone(), 1, 8443), by("net.ask"));
+    assert_eq!((allowed(asked.clone(), 1, 22), allowed(asked.clone(), 2, 22)), (None, by("net.ask")));
+    assert_eq!(allowed(asked.clone(), 200, 443), by("net.ask"));
+    assert_eq!(allowed(soon.clone(), 128, 443), by("net.ask"), "no name at all is granted");
+    assert_eq!((allowed(control.clone(), 1, 8443), allowed(control.clone(), 200, 443)), (None, None));
+    let outside = Decider::new(&with_block(asked.clone())).address("198.18.8.1".parse().unwrap(), 443);
+    assert_eq!(outside.why, Why::Default, "another container's");
+
+    // Nobody is asked for what the container around does not have asked for.
+    assert_eq!(asks(&meet_policies(&asked, &control)), None);
+    assert_eq!(asks(&meet_policies(&control, &asked)), None);
+    assert_eq!(asks(&meet_policies(&asked, &soon)), Some(5));
+    let all = lab.compile(&(toml("net = \"all\"", "", "none") + "[net]\nask = true\n"));
+    assert_eq!(asks(&all), None, "everything is granted");
+    assert_eq!(asks(&meet_policies(&all, &asked)), Some(60));
+
+    let profile =
+        lab.load(&(net(&[], &["evil.org"]) + "[net]\nask = true\n")).unwrap_or_else(|e| panic!("{e}"));
+    let policy = lab.compile(&(net(&[], &["evil.org"]) + "[net]\nask = true\n"));
+    let said = remarks(&profile, &policy, &lab.root(), None);
+    assert!(said.denies.is_empty(), "a deny has something to deny: {:?}", said.denies);
+    assert!(show::text(&profile, &policy, &[]).contains("a person is asked for others, for 60 s"));
 }
 
 #[test]

@@ -35,6 +35,8 @@ pub(super) struct Answer {
 const SAID: &str =
     "the client has to name the host, by TLS or HTTP/1.1; without `tcp:` nothing else is let through";
 const SAID_FREELY: &str = "`tcp:`: what the client says is not looked at";
+/// What is said where a person is asked.
+const SAID_ASKED: &str = "`ask = true`: a connection that names the host by TLS or HTTP/1.1 waits for a person, who may let it go on";
 
 /// What this host leaves open of an axis if its kernel cannot run the eBPF programs.
 pub(super) fn not_held(
@@ -109,10 +111,9 @@ pub(super) fn explain(
                     let decision = decider.host(&host, port, tcp);
                     let seen = format!("{}{host}:{port}", if tcp { "tcp:" } else { "" });
                     let by = policy.names.granted(&host, port).filter(|_| decision.why == Why::Allowed);
-                    Ok(Answer {
-                        said: by.map(|rule| if rule.tcp { SAID_FREELY } else { SAID }),
-                        ..answer(seen, decision)
-                    })
+                    let asked = decision.why == Why::Default && !tcp && policy.names.asks(&host);
+                    let said = by.map(|rule| if rule.tcp { SAID_FREELY } else { SAID });
+                    Ok(Answer { said: said.or(asked.then_some(SAID_ASKED)), ..answer(seen, decision) })
                 }
                 Ok(_) => bail!(
                     "{target:?}: write one address or host and one port: 10.0.0.1:443, [::1]:443, example.org:443"
