@@ -2,7 +2,8 @@
 //!
 //! 1. whose it is and where it was to go: the core knows, from the kernel
 //! 2. the name that its address stands for, and whether the policy grants that at this port
-//! 3. what the client says first: a ClientHello or a request for that very name (not where the rule is a `tcp:` one)
+//! 3. what the client says first: a ClientHello or a request for that very name (not where the rule is a `tcp:` one); where the
+//!    policy grants no such name and has a person asked, what that person says ([`crate::asks`])
 //! 4. the name's server, found and dialled here
 //! 5. bytes both ways ([`crate::pass`])
 //!
@@ -15,7 +16,7 @@ use crate::{
     held::Held,
     link::Unanswered,
     pass::{Cut, Pass, Terms},
-    records::Begun,
+    records::{Begun, sentence},
     refusal::{Refusal, reset},
     share::{Portion, Share},
     uploads::{May, Spent},
@@ -60,6 +61,8 @@ pub(crate) struct Connection<'a> {
     /// What its first byte begins, once that was taken of the client.
     opening: Cell<Option<Opening>>,
     dialled: Cell<Option<SocketAddr>>,
+    /// Who approved it, where a person was asked.
+    approved: RefCell<Option<String>>,
     sent: Cell<u64>,
     received: Cell<u64>,
     /// That it begins to pass is on record.
@@ -176,6 +179,7 @@ impl<'a> Connection<'a> {
             tls: Cell::new(false),
             opening: Cell::new(None),
             dialled: Cell::new(None),
+            approved: RefCell::default(),
             sent: Cell::new(0),
             received: Cell::new(0),
             begun: Cell::new(None),
@@ -210,12 +214,20 @@ impl<'a> Connection<'a> {
     /// Why they may not.
     async fn open(&self, client: &TcpStream, held: Held<'a>) -> Result<Opened<'a>, Refusal> {
         let policy = self.worker.policy();
-        let judged = self.judge(&policy)?;
+        let patience = policy.asks(&self.name, self.port);
+        let judged = if patience.is_some() { None } else { self.judge(&policy)? };
         let tcp = judged.is_some_and(|rule| rule.tcp);
         let head = match tcp {
             true => Head::unseen(held),
             false => self.head(client, held, &policy).await?,
         };
+        if let Some(patience) = patience {
+            let place = (self.name.as_str(), self.port);
+            let approval = self.worker.questions.ask(place, patience, client).await?;
+            self.approved.replace(approval.by);
+        }
+        // It may be another by now.
+        let policy = self.worker.policy();
         let reached = dial::reach(self.worker, &policy, &self.name, self.port).await;
         let Server { stream, address, is_own, would_deny } =
             reached.map_err(|NoServer { refusal, address }| {
@@ -227,10 +239,13 @@ impl<'a> Connection<'a> {
             self.keep(refusal);
         }
         let (name, port, would_deny) = (self.name.clone(), self.port, Rc::clone(&self.would_deny));
-        let passing = Passing { name, port, address, is_own, tcp, ech: head.ech, would_deny };
+        let asked = patience.is_some();
+        let passing = Passing { name, port, address, is_own, tcp, ech: head.ech, asked, would_deny };
         // Another policy may be in force by now.
         let policy = self.worker.policy();
-        self.judge(&policy)?;
+        if !asked || policy.asks(&self.name, self.port).is_none() {
+            self.judge(&policy)?;
+        }
         if !policy.audit {
             policy.judge_passing(&passing)?;
         }
@@ -334,6 +349,15 @@ impl<'a> Connection<'a> {
         }
     }
 
+    /// Why it came to that, and who approved it.
+    fn reason(&self, refusal: Option<Refusal>) -> Option<String> {
+        let approved = self.approved.borrow().as_ref().map(|by| format!("approved by {by}"));
+        match (refusal.map(|refusal| refusal.reason), approved) {
+            (Some(reason), Some(approved)) => Some(sentence(&format!("{approved}; {reason}"))),
+            (reason, approved) => reason.or(approved),
+        }
+    }
+
     fn put(&self, outcome: EgressOutcome, refusal: Option<Refusal>) {
         let record = self.as_record(outcome, refusal);
         self.worker.records.over(self.at, self.flow, record, self.begun.take(), Instant::now());
@@ -351,7 +375,7 @@ impl<'a> Connection<'a> {
             duration_us: u64::try_from(self.began.elapsed().as_micros()).unwrap_or(u64::MAX),
             outcome,
             cause: refusal.as_ref().map(|refusal| refusal.cause),
-            reason: refusal.map(|refusal| refusal.reason),
+            reason: self.reason(refusal),
             rule,
         }
     }

@@ -54,7 +54,8 @@ pub(crate) async fn reach(
     port: u16,
 ) -> Result<Server, NoServer> {
     let full = |_| Refusal::new(EgressCause::Full, "too many servers are being looked for already");
-    // All that a wildcard grants is one: its names are as many as anybody likes. Of audit mode, there may be no entry.
+    // All that a wildcard grants is one: its names are as many as anybody likes. Of audit mode, or where a person
+    // approved it, there may be no entry.
     let entry = policy.judge(name, port).map_or(name, |rule| rule.host.as_str());
     let _turn = timeout(TURN_TIME, worker.dials_of.take(entry)).await.map_err(full)?;
     let _place = timeout(TURN_TIME, worker.dials.acquire()).await.map_err(full)?;

@@ -29,19 +29,26 @@ pub(crate) fn answer(worker: &Worker, message: &[u8]) -> Option<Vec<u8>> {
     };
     let policy = worker.policy();
     let (name, kind, now) = (query.name.as_str(), query.kind.to_string(), Instant::now());
+    let treatment = query.treatment();
     let is_granted = query.host().is_some_and(|host| policy.names.has(host));
-    worker.count(|counts| match is_granted {
+    // Nothing but an address: that is all that a connection takes, about which a person is asked.
+    let is_asked =
+        treatment != Treatment::Refused && query.host().is_some_and(|host| policy.names.asks(host));
+    worker.count(|counts| match is_granted || is_asked {
         true => counts.names += 1,
         false => counts.refused_names += 1,
     });
-    let treatment = query.treatment();
     // In audit mode others are, too, if connections could have them.
-    let is_answered = is_granted || policy.audit && query.host().is_some();
+    let is_answered = is_granted || is_asked || policy.audit && query.host().is_some();
     if !is_answered {
         worker.records.refused(name, &kind, NameOutcome::Refused, now);
         return Some(query.answer(Answer::NoSuchName));
     }
-    let outcome = if is_granted { NameOutcome::Answered } else { NameOutcome::WouldDeny };
+    let outcome = match (is_granted, policy.audit) {
+        (true, _) => NameOutcome::Answered,
+        (false, true) => NameOutcome::WouldDeny,
+        (false, false) => NameOutcome::Asked,
+    };
     let answer = match treatment {
         Treatment::Empty => Answer::Empty,
         Treatment::Refused => {

@@ -8,6 +8,7 @@
 //! | `worker` | what all connections share: the policy, the table of names, counts |
 //! | `dns` | the container's resolver |
 //! | `connection` | one connection, from its first byte to its record; `head`: what is said first |
+//! | `asks` | questions for a person, and how long connections wait for an answer |
 //! | `proxy` | the same where there is no core: what a client asks the proxy for, before all that |
 //! | `dial`, `lookups`, `hosts`, `route`, `addresses` | from a name to a server, and which addresses one may have |
 //! | `turns` | how many connections to what one entry grants look for its server at once |
@@ -28,6 +29,7 @@
 #![cfg_attr(not(test), deny(clippy::print_stdout))]
 
 mod addresses;
+mod asks;
 mod confine;
 mod connection;
 mod dial;

@@ -1,9 +1,10 @@
-//! The line to the auditor: records in frames, one way. The core makes it, and makes another when it breaks.
+//! The line to the auditor: records and questions in frames, and the answers. The core makes it, and makes another when it breaks.
 
 use crate::worker::Worker;
 use ringfence_wire::{
     egress::{EgressReport, FromEgress, MAX_SENTENCE},
-    frame::framed,
+    egress_asks::{EgressAsk, EgressDecision, MAX_DECISION},
+    frame::{HEADER, framed, length},
     mcp::McpReply,
 };
 use serde::Serialize;
@@ -77,10 +78,12 @@ impl Line {
                 Heard::Line(Some(next)) => {
                     // Whoever has the other end of the one before may not have seen all of a frame.
                     sending.give_back(worker);
+                    worker.questions.repeat(Instant::now());
                     *line = opened(next);
                 }
                 Heard::Broken(broken) => {
                     sending.give_back(worker);
+                    worker.questions.repeat(Instant::now());
                     *line = None;
                     match broken {
                         Broken::Gone(error) => {
@@ -132,8 +135,16 @@ impl Line {
 
 /// There has been something to say for a while, and no line. Nobody is asked for one that nothing would be said on.
 async fn wanted(worker: &Worker, pause: Duration) {
-    worker.records.wait().await;
+    something(worker).await;
     sleep(pause).await;
+}
+
+/// Waits until there is something to say.
+async fn something(worker: &Worker) {
+    tokio::select! {
+        () = worker.records.wait() => {}
+        () = worker.questions.wait() => {}
+    }
 }
 
 fn opened(line: OwnedFd) -> Option<UnixStream> {
@@ -165,7 +176,7 @@ async fn exchange(
     let says = async {
         loop {
             if !sending.is_begun() {
-                worker.records.wait().await;
+                something(worker).await;
             }
             if let Err(error) = sending.send(worker, &mut write).await {
                 return error;
@@ -173,15 +184,19 @@ async fn exchange(
         }
     };
     let hears = async {
-        // That it is linked, or why not; and its end.
+        // That it is linked, or why not; then answers to questions; and its end.
         let mut heard = [0; 512];
         loop {
             match read.read(&mut heard).await {
                 Ok(0) => return io::ErrorKind::UnexpectedEof.into(),
                 Ok(count) => {
-                    answer.add(heard.get(..count).unwrap_or_default());
+                    let said = answer.add(heard.get(..count).unwrap_or_default());
                     if let Some(what) = complaint.take_if(|_| answer.is_linked()) {
                         worker.link.say(FromEgress::Over(what));
+                    }
+                    match said {
+                        Ok(decisions) => decisions.iter().for_each(|one| worker.questions.decided(one)),
+                        Err(error) => return error,
                     }
                 }
                 Err(error) => return error,
@@ -205,34 +220,45 @@ enum Broken {
     Refused(String),
 }
 
-/// The beginning of what the auditor says: a frame, as far as it came.
+/// What the auditor says: whether the line is up, and then answers.
 #[derive(Debug, Default)]
-struct Answer(Vec<u8>);
+struct Answer {
+    /// Of a frame, as far as it came.
+    bytes: Vec<u8>,
+    /// The first frame.
+    first: Option<Option<McpReply>>,
+}
 
 impl Answer {
-    /// Longest frame that is read: a sentence.
-    const LONGEST: usize = 4096;
-
-    fn add(&mut self, bytes: &[u8]) {
-        let room = Self::LONGEST.saturating_sub(self.0.len());
-        self.0.extend_from_slice(bytes.get(..room.min(bytes.len())).unwrap_or_default());
-    }
-
-    /// The first frame, once it is whole.
-    fn reply(&self) -> Option<serde_json::Result<McpReply>> {
-        let (length, rest) = self.0.split_at_checked(4)?;
-        let length = u32::from_be_bytes(length.try_into().ok()?);
-        rest.get(..usize::try_from(length).ok()?).map(serde_json::from_slice)
+    /// Takes more of it: the answers that are whole.
+    ///
+    /// # Errors
+    /// No auditor of this version says that.
+    fn add(&mut self, bytes: &[u8]) -> io::Result<Vec<EgressDecision>> {
+        self.bytes.extend_from_slice(bytes);
+        let (mut decisions, mut read) = (Vec::new(), 0);
+        while let Some(header) = self.bytes.get(read..).and_then(|rest| rest.first_chunk::<HEADER>()) {
+            let length = length(*header, MAX_DECISION).map_err(io::Error::other)?;
+            let Some(body) = self.bytes.get(read + HEADER..read + HEADER + length) else { break };
+            if self.first.is_none() {
+                self.first = Some(serde_json::from_slice(body).ok());
+            } else {
+                decisions.push(serde_json::from_slice(body).map_err(io::Error::other)?);
+            }
+            read += HEADER + length;
+        }
+        self.bytes.drain(..read);
+        Ok(decisions)
     }
 
     fn is_linked(&self) -> bool {
-        matches!(self.reply(), Some(Ok(McpReply::Linked)))
+        matches!(self.first, Some(Some(McpReply::Linked)))
     }
 
     fn judge(&self, error: io::Error) -> Broken {
-        match self.reply() {
-            Some(Ok(McpReply::Linked)) => Broken::Gone(error),
-            Some(Ok(McpReply::Failed(failure))) => {
+        match &self.first {
+            Some(Some(McpReply::Linked)) => Broken::Gone(error),
+            Some(Some(McpReply::Failed(failure))) => {
                 Broken::Refused(format!("the auditor says: {}", failure.error))
             }
             Some(_) => Broken::Refused("the auditor says what none says".to_owned()),
@@ -252,11 +278,13 @@ impl Sending {
     /// As write(2): nothing more can be said on this line.
     async fn send(&mut self, worker: &Worker, line: &mut WriteHalf<'_>) -> io::Result<()> {
         if !self.is_begun() {
-            let reports = worker.records.take();
-            if reports.is_empty() {
+            // Somebody waits for the answers to these.
+            let asks = worker.questions.take();
+            let reports = if asks.is_empty() { worker.records.take() } else { Vec::new() };
+            if asks.is_empty() && reports.is_empty() {
                 return Ok(());
             }
-            let body = serde_json::to_vec(&Frame { reports: &reports })?;
+            let body = serde_json::to_vec(&Frame { reports: &reports, asks: &asks })?;
             *self = Self { frame: framed(&body).map_err(io::Error::other)?, reports, sent: 0 };
         }
         while let Some(rest) = self.frame.get(self.sent..).filter(|rest| !rest.is_empty()) {
@@ -275,28 +303,34 @@ impl Sending {
     }
 }
 
-/// [`EgressReports`], lent.
+/// [`EgressSaid`](ringfence_wire::egress_asks::EgressSaid), lent.
 #[derive(Serialize)]
 struct Frame<'a> {
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
     reports: &'a [EgressReport],
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    asks: &'a [EgressAsk],
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ringfence_wire::egress::{EgressRecord, EgressReports};
+    use ringfence_wire::{egress::EgressRecord, egress_asks::EgressSaid};
+
+    fn frame(reply: &impl Serialize) -> Vec<u8> {
+        framed(&serde_json::to_vec(reply).unwrap()).unwrap()
+    }
 
     #[test]
     fn a_line_that_was_refused_is_not_one_that_was_up() {
         let judged = |bytes: &[u8]| {
             let mut answer = Answer::default();
-            bytes.chunks(3).for_each(|some| answer.add(some));
-            match answer.judge(io::ErrorKind::UnexpectedEof.into()) {
+            let broken = bytes.chunks(3).find_map(|some| answer.add(some).err());
+            match answer.judge(broken.unwrap_or_else(|| io::ErrorKind::UnexpectedEof.into())) {
                 Broken::Gone(_) => None,
                 Broken::Refused(why) => Some(why),
             }
         };
-        let frame = |reply: &McpReply| framed(&serde_json::to_vec(reply).unwrap()).unwrap();
         assert_eq!(judged(&frame(&McpReply::Linked)), None);
         let failed = McpReply::Failed(ringfence_wire::message::Failure::new("too many"));
         assert_eq!(judged(&frame(&failed)).unwrap(), "the auditor says: too many");
@@ -306,9 +340,31 @@ mod tests {
     }
 
     #[test]
+    fn answers_are_heard_whole_however_they_come_and_nothing_else_is() {
+        let decision =
+            |question| EgressDecision { question, approve: true, by: "uid 0".into(), stands: false };
+        let said = [frame(&McpReply::Linked), frame(&decision(1)), frame(&decision(2))].concat();
+        for size in [1, 7, 1000] {
+            let mut answer = Answer::default();
+            let heard: Vec<_> = said.chunks(size).flat_map(|some| answer.add(some).unwrap()).collect();
+            assert_eq!(heard, [decision(1), decision(2)], "{size}");
+            assert!(answer.bytes.is_empty());
+        }
+        let mut answer = Answer::default();
+        assert!(answer.add(&frame(&decision(1))).unwrap().is_empty(), "the first is none");
+        assert!(answer.add(&frame(&"approve everything")).is_err());
+    }
+
+    #[test]
     fn a_frame_is_what_the_auditor_reads() {
         let reports = vec![EgressReport { at: 1, flow: None, record: EgressRecord::Lost { count: 2 } }];
-        let text = serde_json::to_string(&Frame { reports: &reports }).unwrap();
-        assert_eq!(serde_json::from_str::<EgressReports>(&text).unwrap(), EgressReports { reports });
+        let asks = vec![EgressAsk::Ask { question: 1, name: "a.org".into(), port: 443, wait_ms: 60_000 }];
+        let heard = |frame: Frame<'_>| {
+            serde_json::from_str::<EgressSaid>(&serde_json::to_string(&frame).unwrap()).unwrap()
+        };
+        let (of_reports, of_asks) =
+            (heard(Frame { reports: &reports, asks: &[] }), heard(Frame { reports: &[], asks: &asks }));
+        assert_eq!(of_reports, EgressSaid { reports, ..EgressSaid::default() });
+        assert_eq!(of_asks, EgressSaid { asks, ..EgressSaid::default() });
     }
 }

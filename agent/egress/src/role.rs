@@ -167,7 +167,9 @@ fn start_of_proxy(start: EgressProxy, sockets: Vec<OwnedFd>) -> Result<(EgressSt
     // What the terminal says is for the command: the launcher ends its worker.
     let of_terminal = [Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTSTP, Signal::SIGHUP];
     SigSet::from_iter(of_terminal).thread_block().map_err(|errno| Error::Io(errno.into()))?;
-    let EgressProxy { profile, names, token, uploads } = start;
+    let EgressProxy { profile, mut names, token, uploads } = start;
+    // Nobody would answer.
+    names.options.ask = None;
     let start = EgressStart {
         container: "of a run".to_owned(),
         profile,

@@ -93,8 +93,8 @@ impl<'a> Share<'a> {
             };
             if timeout_at(since + LONGEST, changed).await.is_err() && self.since.get() == Some(since) {
                 let reason = format!(
-                    "what was said had more than {} kB, and was not passed on within {} s: its client goes no further, or \
-                     its server is not found, does not read or does not answer",
+                    "what was said had more than {} kB, and was not passed on within {} s: its client goes no further, nobody \
+                     approves it, or its server is not found, does not read or does not answer",
                     OWN >> 10,
                     LONGEST.as_secs()
                 );

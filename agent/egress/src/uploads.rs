@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 /// The core is told in so many steps, of so many bytes at most. Two of them may be lost to a container whose worker dies.
 const STEPS: u64 = 64;
 const MOST_STEP: u64 = 1 << 20;
-/// Entries of earlier policies that are kept, with those of this one, and names of audit mode that no entry has.
+/// Entries of earlier policies that are kept, with those of this one, and names that no entry has.
 const MOST_ENTRIES: usize = 4096;
 const MOST_STRAYS: usize = 1024;
 
@@ -31,7 +31,7 @@ struct Entry {
     told: Cell<u64>,
     /// It waits to be told.
     is_due: Cell<bool>,
-    /// It is a name that no entry has, of audit mode: the core does not know it.
+    /// It is a name that no entry has, of audit mode or approved by a person: the core does not know it.
     is_stray: Cell<bool>,
 }
 
@@ -90,7 +90,8 @@ impl Uploads {
         }
     }
 
-    /// Each entry that names a host, at whatever port. In audit mode there may be none: then it is counted by itself.
+    /// Each entry that names a host, at whatever port. In audit mode, or where a person approved it, there may be none: then it is
+    /// counted by itself.
     pub(crate) fn of(&self, names: &Names, name: &str) -> Rc<Spent> {
         let rules = names.rules.iter().filter(|rule| rule.names(name));
         let mut hosts: Vec<&str> = rules.map(|rule| rule.host.as_str()).collect();
@@ -104,7 +105,7 @@ impl Uploads {
         if is_stray && !by_host.contains_key(name) {
             let strays = by_host.values().filter(|entry| entry.is_stray.get()).count();
             if strays >= MOST_STRAYS {
-                // Nobody is held to them.
+                // Those of audit mode are held to nothing, and each of the others was approved.
                 by_host.retain(|_, entry| !entry.is_stray.get() || Rc::strong_count(entry) > 1);
             }
         }

@@ -2,6 +2,7 @@
 
 use crate::{
     addresses::{Found, MOST_ADDRESSES, Not, may_dial},
+    asks::Questions,
     confine::Limits,
     flow::Mover,
     link::Link,
@@ -21,7 +22,7 @@ use std::{
     collections::HashMap,
     net::{IpAddr, Ipv4Addr, SocketAddr},
     rc::Rc,
-    time::Instant,
+    time::{Duration, Instant},
 };
 use tokio::sync::{Notify, Semaphore};
 
@@ -41,6 +42,7 @@ pub(crate) struct Worker {
     pub(crate) profile: String,
     pub(crate) link: Link,
     pub(crate) records: Records,
+    pub(crate) questions: Questions,
     pub(crate) mover: Mover,
     /// Memory that connections may borrow.
     pub(crate) pool: Semaphore,
@@ -82,6 +84,8 @@ pub(crate) struct Passing {
     pub(crate) tcp: bool,
     /// Its ClientHello has an encrypted one in it.
     pub(crate) ech: bool,
+    /// A person was asked about it, and let it pass.
+    pub(crate) asked: bool,
     /// Of audit mode: why it would have been refused.
     pub(crate) would_deny: Rc<RefCell<Option<Refusal>>>,
 }
@@ -125,6 +129,15 @@ impl Policy {
         })
     }
 
+    /// How long a person is asked about a name at a port; `None`: it is granted or denied, or nobody is asked.
+    pub(crate) fn asks(&self, name: &str, port: u16) -> Option<Duration> {
+        let is_open = !self.audit && self.names.asks(name);
+        let is_decided =
+            || self.names.denied(name, port).is_some() || self.names.granted(name, port).is_some();
+        let seconds = self.names.options.ask.filter(|_| is_open && !is_decided())?;
+        Some(Duration::from_secs(seconds.into()))
+    }
+
     /// Whether a name may lead there: the address to dial.
     ///
     /// # Errors
@@ -138,11 +151,16 @@ impl Policy {
     /// # Errors
     /// Why not.
     pub(crate) fn judge_passing(&self, passing: &Passing) -> Result<(), Refusal> {
-        let Passing { name, port, address, is_own, tcp, ech, would_deny } = passing;
-        let rule = self.judge(name, *port)?;
+        let Passing { name, port, address, is_own, tcp, ech, asked, would_deny } = passing;
+        let rule = match self.judge(name, *port) {
+            Ok(rule) => Some(rule),
+            // That stands as long as others would be asked about.
+            Err(_) if *asked && self.asks(name, *port).is_some() => None,
+            Err(refusal) => return Err(refusal),
+        };
         self.judge_address(Found { addr: address.ip(), is_own: *is_own }, *port)
             .map_err(|not| not.refusal)?;
-        if *tcp && !rule.tcp {
+        if *tcp && rule.is_none_or(|rule| !rule.tcp) {
             return Err(Refusal::new(EgressCause::NotTls, "what it says was not looked at"));
         }
         if *ech && !self.names.options.ech {
@@ -164,6 +182,7 @@ impl Worker {
             profile,
             link,
             records: Records::new(Instant::now()),
+            questions: Questions::new(Instant::now()),
             mover: Mover::default(),
             pool: share::pool(limits.memory),
             dials: Semaphore::new(MOST_DIALS as usize),
@@ -202,11 +221,14 @@ impl Worker {
                 }
             }
         }
-        *self.policy.borrow_mut() = Rc::new(policy);
+        let policy = Rc::new(policy);
+        *self.policy.borrow_mut() = Rc::clone(&policy);
+        self.questions.reconsider(&policy);
     }
 
     /// Ends all connections.
     pub(crate) fn end_all(&self, reason: &str) {
+        self.questions.end_all(reason);
         for live in self.live.borrow().values() {
             live.end(Refusal::new(EgressCause::Revoked, reason));
         }

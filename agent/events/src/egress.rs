@@ -183,7 +183,7 @@ fn verdict_of(told: &Told) -> u8 {
             EgressOutcome::Refused | EgressOutcome::Ended => verdict::DENIED,
         },
         Told::Question(question) => match question.outcome {
-            NameOutcome::Answered => verdict::ALLOWED,
+            NameOutcome::Answered | NameOutcome::Asked => verdict::ALLOWED,
             NameOutcome::WouldDeny => verdict::WOULD_DENY,
             NameOutcome::Refused | NameOutcome::NoRoom => verdict::DENIED,
         },

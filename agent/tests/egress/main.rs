@@ -8,6 +8,7 @@
     reason = "a test that cannot go on fails there"
 )]
 
+mod asks;
 mod bounds;
 mod changed;
 mod crowd;

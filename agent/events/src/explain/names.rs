@@ -52,6 +52,17 @@ fn asked(stored: &Stored, name: &str, question: &Question) -> Parts {
             let line = entry(name, None).map(|entry| format!("[deny]\nnet = [{}]", escape::toml(&entry)));
             (None, reason, format!("To deny it, add this to the profile {profile}."), line)
         }
+        NameOutcome::Asked => {
+            let reason = match question.address {
+                Some(address) => format!(
+                    "The name is neither granted nor denied, and the profile has a person asked: {address} stands for it in this \
+                     container from then on, and connections there wait for an answer."
+                ),
+                None => "The name is neither granted nor denied, and the profile has a person asked.".to_owned(),
+            };
+            let line = entry(name, None).map(|entry| format!("[deny]\nnet = [{}]", escape::toml(&entry)));
+            (None, reason, format!("To deny it without a question, add this to the profile {profile}."), line)
+        }
         NameOutcome::NoRoom => (
             None,
             "No address of the container's block was left to stand for the name: all those for names below wildcards are in use."
@@ -85,11 +96,21 @@ fn asked(stored: &Stored, name: &str, question: &Question) -> Parts {
 
 fn connected(stored: &Stored, egress: &Egress, connection: &Connection, decider: &Decider) -> Parts {
     let (name, port, profile) = (&egress.name, stored.record.port, &stored.profile);
-    let Some(cause) = egress.cause() else {
-        return decided(stored, decider);
-    };
     let never = "No line of a profile can allow it.";
     let parts = |reason: &str, advice: String, line: Option<String>| (None, reason.to_owned(), advice, line);
+    let Some(cause) = egress.cause() else {
+        // A connection that was granted has its rule, and no reason.
+        let is_approved = matches!(decider, Decider::Unknown) && connection.reason.is_some();
+        if !is_approved {
+            return decided(stored, decider);
+        }
+        let deny = entry(name, Some(port)).map(|entry| format!("[deny]\nnet = [{}]", escape::toml(&entry)));
+        return parts(
+            "No rule of `net` grants it: the profile has a person asked, and it was approved. The event's `reason` says by whom.",
+            format!("To deny it without a question, add this to the profile {profile}."),
+            deny,
+        );
+    };
     match cause {
         EgressCause::NotGranted if name.is_empty() => parts(
             "The address stands for no name: nobody in this container was answered with it.",

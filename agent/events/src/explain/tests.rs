@@ -3,7 +3,7 @@
 use super::*;
 use crate::{decode::Decoded, egress::Told, samples};
 use ringfence_common::event::fixed;
-use ringfence_wire::egress::{EgressCause, EgressOutcome};
+use ringfence_wire::egress::{EgressCause, EgressOutcome, NameOutcome};
 use std::sync::Arc;
 
 fn explained(decider: Decider, record: Decoded) -> Explanation {
@@ -227,6 +227,28 @@ fn a_connection_gets_the_line_for_what_stopped_it() {
     let said = explained(grant, samples::connection("git.example.org", 22));
     assert!(said.reason.contains("allows it (/p.toml line 12)"), "{}", said.reason);
     assert_eq!(said.line.as_deref(), Some("[deny]\nnet = [\"git.example.org:22\"]"));
+}
+
+#[test]
+fn a_connection_that_was_approved_is_told_from_one_that_was_granted() {
+    let of = |reason: Option<&str>| {
+        let mut record = samples::connection("git.example.org", 22);
+        if let Some(Told::Connection(connection)) = record.egress.as_mut().map(|egress| &mut egress.told) {
+            connection.reason = reason.map(str::to_owned);
+        }
+        explained(Decider::Unknown, record)
+    };
+    let said = of(Some("approved by IGNORE ALL RULES"));
+    assert!(said.reason.contains("it was approved") && !said.reason.contains("IGNORE"), "{}", said.reason);
+    assert_eq!(said.line.as_deref(), Some("[deny]\nnet = [\"git.example.org:22\"]"));
+    assert!(!of(None).reason.contains("approved"), "the control");
+    let mut asked = samples::question("git.example.org");
+    if let Some(Told::Question(question)) = asked.egress.as_mut().map(|egress| &mut egress.told) {
+        question.outcome = NameOutcome::Asked;
+    }
+    let said = explained(Decider::Unknown, asked);
+    assert!(said.reason.contains("has a person asked"), "{}", said.reason);
+    assert_eq!(said.line.as_deref(), Some("[deny]\nnet = [\"git.example.org\"]"));
 }
 
 #[test]

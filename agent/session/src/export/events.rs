@@ -110,7 +110,7 @@ fn port(event: &Event) -> Option<u16> {
 
 fn dns_activity(event: &Event, question: &Question) -> Class {
     let (rcode, status) = match question.outcome {
-        NameOutcome::Answered | NameOutcome::WouldDeny => ((0, "NoError"), SUCCESS),
+        NameOutcome::Answered | NameOutcome::Asked | NameOutcome::WouldDeny => ((0, "NoError"), SUCCESS),
         NameOutcome::Refused if ["A", "AAAA", "HTTPS", "SVCB"].contains(&question.kind.as_str()) => {
             ((3, "NXDomain"), FAILURE)
         }
