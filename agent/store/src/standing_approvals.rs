@@ -36,8 +36,10 @@ const CUT: &str = "{\"ringfence_cut\":";
 const MOST_HELD: i64 = 200;
 
 /// What stands, of an approval `a`: at the time `?1`.
-const STANDS: &str = "a.ended_at IS NULL AND (a.until IS NULL OR a.until > ?1)
-    AND (a.scope <> 'session' OR EXISTS (SELECT 1 FROM sessions s WHERE s.id = a.session_id AND s.ended_at IS NULL))";
+pub(super) const STANDS: &str = "a.ended_at IS NULL AND (a.until IS NULL OR a.until > ?1)
+    AND (a.scope <> 'session' OR EXISTS (SELECT 1 FROM sessions s WHERE s.id = a.session_id AND s.ended_at IS NULL))
+    AND (a.scope <> 'container'
+        OR NOT EXISTS (SELECT 1 FROM containers c WHERE c.public = a.session_id AND c.ended IS NOT NULL))";
 
 /// How many of the user `?2` stand, and of ids that are that user's.
 const COUNT: &str = "SELECT count(*) FROM standing_approvals a WHERE coalesce(a.owner, a.uid) = ?2";
@@ -147,7 +149,8 @@ impl Candidate {
                     self.arguments == fingerprint.arguments
                         && call.recorded.as_ref().is_some_and(|recorded| *recorded == self.recorded)
                 }
-                None => false,
+                // Of connections, which are no calls: `name_approvals`.
+                Some(ApprovalScope::Container) | None => false,
             }
     }
 }
@@ -174,17 +177,9 @@ impl SessionWriter {
             (ApprovalScope::Arguments, None) => return Ok(Given::NotSeen),
             (_, recorded) => recorded.unwrap_or_default(),
         };
-        bound(&step, owner, now).map_err(&fail)?;
-        let at = rfc3339(now);
-        let standing: i64 = step
-            .prepare_cached(&format!("{COUNT} AND {STANDS}"))
-            .and_then(|mut count| count.query_row(params![at, owner], |row| row.get(0)))
-            .map_err(sql("count approvals"))?;
-        if standing >= MOST_APPROVALS.cast_signed() {
-            return Err(Error::TooManyApprovals);
-        }
+        has_room(&step, owner, now)?;
         let id = uuid::Uuid::new_v4().to_string();
-        let until = until.map(rfc3339);
+        let (at, until) = (rfc3339(now), until.map(rfc3339));
         step.prepare_cached(
             "INSERT INTO standing_approvals (id, uid, scope, session_id, call_id, server_name, server, tool, arguments, recorded,
                  shown, governed, created_at, created_by, until, owner)
@@ -325,12 +320,33 @@ fn end(step: &Transaction<'_>, id: &str, (change, by): (&str, &str), now: i64) -
     note(step, id, (change, by), now)
 }
 
+/// Makes room for one more of a user's.
+///
+/// # Errors
+/// [`Error::TooManyApprovals`]: as many stand as may.
+pub(super) fn has_room(step: &Transaction<'_>, owner: u32, now: i64) -> Result<(), Error> {
+    bound(step, owner, now).map_err(sql("store an approval"))?;
+    let standing: i64 = step
+        .prepare_cached(&format!("{COUNT} AND {STANDS}"))
+        .and_then(|mut count| count.query_row(params![rfc3339(now), owner], |row| row.get(0)))
+        .map_err(sql("count approvals"))?;
+    if standing >= MOST_APPROVALS.cast_signed() {
+        return Err(Error::TooManyApprovals);
+    }
+    Ok(())
+}
+
 /// The entry of the ledger about an approval.
-fn note(step: &Transaction<'_>, id: &str, (change, by): (&str, &str), now: i64) -> rusqlite::Result<()> {
+pub(super) fn note(
+    step: &Transaction<'_>,
+    id: &str,
+    (change, by): (&str, &str),
+    now: i64,
+) -> rusqlite::Result<()> {
     let text = "SELECT uid, scope, session_id, server_name, tool, until, call_id FROM standing_approvals WHERE id = ?1";
     let (uid, entry) = step.prepare_cached(text)?.query_row([id], |row| {
         let scope: String = row.get(1)?;
-        let is_bound = scope == ApprovalScope::Session.name();
+        let is_bound = [ApprovalScope::Session, ApprovalScope::Container].iter().any(|it| it.name() == scope);
         let session: String = row.get(2)?;
         let entry = ChangedApproval {
             at: now,

@@ -21,16 +21,19 @@ pub enum ApprovalScope {
     Session,
     /// All of them.
     Tool,
+    /// Not of a tool: connections of the same container to the same host and port, until the container ends.
+    Container,
 }
 
 impl Named for ApprovalScope {
-    const ALL: &'static [Self] = &[Self::Arguments, Self::Session, Self::Tool];
+    const ALL: &'static [Self] = &[Self::Arguments, Self::Session, Self::Tool, Self::Container];
 
     fn name(self) -> &'static str {
         match self {
             Self::Arguments => "arguments",
             Self::Session => "session",
             Self::Tool => "tool",
+            Self::Container => "container",
         }
     }
 }
@@ -40,7 +43,7 @@ impl Named for ApprovalScope {
 pub struct Standing {
     /// Which calls.
     pub scope: ApprovalScope,
-    /// Until when: microseconds since 1970. None: until the session's end, or for [`LONGEST_STANDING`].
+    /// Until when: microseconds since 1970. None: until the session's or the container's end, or for [`LONGEST_STANDING`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until: Option<i64>,
 }
