@@ -4,7 +4,7 @@
 //! that it would obey.
 
 use ringfence_base::{clock::rfc3339, escape};
-use ringfence_wire::mcp::WaitingCall;
+use ringfence_wire::{egress_asks::WaitingConnection, mcp::WaitingCall};
 use serde_json::json;
 
 /// Characters of one text on a desktop.
@@ -48,11 +48,15 @@ impl Notice {
             rules,
             since,
             until,
+            connection,
         } = &self.call;
         let mut data = json!({
             "id": id, "session_id": session, "server_name": server, "tool_name": tool, "risk_score": score,
             "risk_reasons": reasons, "rules": rules, "since": rfc3339(*since), "until": rfc3339(*until),
         });
+        if let Some(connection) = connection {
+            data["connection"] = json!(connection);
+        }
         if self.with_arguments {
             // A text, as it may be cut.
             data["arguments"] = arguments.as_str().into();
@@ -65,7 +69,7 @@ impl Notice {
 
     /// A title and a text for a desktop, which may read the text as markup.
     pub(crate) fn text(&self) -> (String, String) {
-        let WaitingCall { id, server, tool, arguments, score, reasons, rules, .. } = &self.call;
+        let WaitingCall { id, server, tool, arguments, score, reasons, rules, connection, .. } = &self.call;
         let because: Vec<&str> = rules.iter().chain(reasons).map(String::as_str).collect();
         let because = if because.is_empty() { "its score".to_owned() } else { because.join(", ") };
         let mut text = format!(
@@ -74,6 +78,10 @@ impl Notice {
             plain(tool, SHOWN),
             plain(&because, SHOWN)
         );
+        if let Some(WaitingConnection { port, container, profile, .. }) = connection {
+            let whose = format!("port {port}, container {container}, profile {profile}");
+            text += &format!("\n{}", plain(&whose, SHOWN));
+        }
         if self.with_arguments {
             text += &format!("\n{}", plain(arguments, SHOWN_ARGUMENTS));
         }
@@ -123,6 +131,7 @@ mod tests {
             rules: vec!["r".into()],
             since: 1_000_000,
             until: 51_000_000,
+            connection: None,
         }
     }
 
@@ -143,6 +152,23 @@ mod tests {
         );
         with["data"].as_object_mut().expect("an object").retain(|key, _| !key.starts_with("arguments"));
         assert_eq!(with, expected);
+    }
+
+    #[test]
+    fn a_connection_is_told_with_whose_it_is() {
+        let connection = WaitingConnection {
+            host: "a.org".into(),
+            port: 443,
+            container: "0123456789ab".into(),
+            profile: "coder".into(),
+        };
+        let call = WaitingCall { server: "a.org".into(), connection: Some(connection), ..call() };
+        let notice = Notice::new(call, false);
+        let body: Value = serde_json::from_slice(&notice.body()).expect("JSON");
+        let told = json!({ "host": "a.org", "port": 443, "container": "0123456789ab", "profile": "coder" });
+        assert_eq!(body["data"]["connection"], told);
+        let (_, text) = notice.text();
+        assert!(text.contains("\nport 443, container 0123456789ab, profile coder\n"), "{text}");
     }
 
     #[test]

@@ -224,6 +224,7 @@ mod tests {
             rules: vec![],
             since: 0,
             until,
+            connection: None,
         };
         Arc::new(Notice::new(call, false))
     }

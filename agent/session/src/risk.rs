@@ -42,6 +42,13 @@ pub const FLAGGED_DESCRIPTION: Raise = (35, "flagged_description");
 pub const CHANGED_TOOL: Raise = (100, "changed_tool");
 
 impl Risk {
+    /// That of a connection to a host which its container's profile neither grants nor denies: it waits for a person, unless a rule
+    /// or an exception decides.
+    pub fn of_connection() -> Self {
+        let (points, reason) = NAME_NOT_GRANTED;
+        Self { operation: Operation::Unknown, score: points.try_into().unwrap_or(100), reasons: vec![reason] }
+    }
+
     /// The same with more points.
     pub fn raise(&mut self, (points, reason): Raise) {
         self.score = self.score.saturating_add(points).min(100);
@@ -120,6 +127,8 @@ const DESTRUCTIVE: (u32, &str) = (40, "destructive");
 const EXECUTE: (u32, &str) = (30, "execute");
 const SETTINGS: (u32, &str) = (20, "modifies_config");
 const FIRST_USE: (u32, &str) = (10, "first_use");
+/// What makes a connection wait that is no call: the fewest points that do.
+const NAME_NOT_GRANTED: (u32, &str) = (61, "name_not_granted");
 /// What a server says of a tool: its points are not always the same.
 const SERVER_HINT: &str = "server_hint";
 /// The most of those.
@@ -144,7 +153,8 @@ const OURS: [(Mark, u32, &str); 6] = [
 
 /// Every reason with its points, [`SERVER_HINT`] with the most that it has.
 fn points() -> impl Iterator<Item = (&'static str, u32)> {
-    let plain = [WRITE, DESTRUCTIVE, EXECUTE, SETTINGS, FIRST_USE, (MOST_HINTED, SERVER_HINT)];
+    let plain =
+        [WRITE, DESTRUCTIVE, EXECUTE, SETTINGS, FIRST_USE, NAME_NOT_GRANTED, (MOST_HINTED, SERVER_HINT)];
     let marks = CONTRACT.iter().chain(&OURS).map(|(_, points, name)| (*name, *points));
     plain.into_iter().map(|(points, name)| (name, points)).chain(marks)
 }
@@ -349,7 +359,7 @@ mod tests {
                 }
             }
         }
-        assert_eq!(reasons().count(), 16);
+        assert_eq!(reasons().count(), 17);
         assert!(GRAVE.iter().all(|grave| reasons().any(|reason| reason == *grave)));
     }
 

@@ -7,6 +7,7 @@
 use crate::{
     approvals::{Fingerprint, Standing},
     egress::EgressLine,
+    egress_asks::WaitingConnection,
     exception::Exception,
     message::Failure,
     tool_call::{Action, Operation, Recorded},
@@ -52,8 +53,8 @@ pub enum McpRequest {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         owner: Option<u32>,
     },
-    /// The line of a container's egress worker, on which it tells what was connected to by name ([`crate::egress::EgressReports`]):
-    /// [`McpReply::Linked`]. The daemon alone has one made.
+    /// The line of a container's egress worker, on which it tells what was connected to by name, and what a person is asked
+    /// about ([`crate::egress_asks::EgressSaid`]): [`McpReply::Linked`]. The daemon alone has one made.
     Egress(EgressLine),
     /// What is pinned of the tools of an agent's servers: [`McpReply::Rows`], one for each tool.
     AgentPins {
@@ -427,6 +428,10 @@ pub struct WaitingCall {
     pub since: i64,
     /// When it is denied by itself: microseconds since 1970.
     pub until: i64,
+    /// It is no call of a tool, but a connection of a container to a host that its profile does not grant. Then the session is the
+    /// container, and the server the host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub connection: Option<WaitingConnection>,
 }
 
 /// What an interceptor reports.

@@ -58,7 +58,7 @@ const NOT_SEEN: &str = "the arguments of this call are so long that nobody could
 
 /// Until when an approval stands that is given `now`.
 fn end_of(standing: &Standing, now: i64) -> Result<Option<i64>, NotApproved> {
-    let is_bound = standing.scope == ApprovalScope::Session;
+    let is_bound = matches!(standing.scope, ApprovalScope::Session | ApprovalScope::Container);
     let (longest, why) = if is_bound { (LONGEST_OF_SESSION, FOR_EVER) } else { (LONGEST_STANDING, TOO_LONG) };
     match standing.until {
         Some(until) if until <= now => Err(NotApproved::Invalid(PAST)),
@@ -120,6 +120,9 @@ impl Sessions {
         let now = clock::now_micros();
         let until = end_of(standing, now)?;
         let known = self.waiting.known(named, who)?;
+        if known.connection.is_some() || standing.scope == ApprovalScope::Container {
+            return self.approve_connection(&known, (standing, until), who, lane);
+        }
         let mut writer = self.writer.lock_in(lane);
         let given = writer.add_approval(&facts(&known), (standing.scope, until), &known.decided_by, now)?;
         let id = match given {
@@ -260,6 +263,7 @@ mod tests {
             uid: 5,
             governed: false,
             fingerprint: Some(Fingerprint { arguments: hash(), server: hash(), unsettled: false }),
+            connection: None,
             decided_by: String::new(),
         }
     }
@@ -290,6 +294,7 @@ mod tests {
             rules: vec![],
             since: 0,
             until: i64::MAX,
+            connection: None,
         };
         let (ours, _theirs) = UnixStream::pair().expect("a pair");
         // One that keeps what it is given: nothing goes before its first message.
@@ -301,8 +306,8 @@ mod tests {
             let (sessions, first, second) = (Arc::clone(&sessions), Arc::clone(&first), Arc::clone(&second));
             let (known, link) = (known.clone(), Arc::clone(&link));
             thread::spawn(move || {
-                let from =
-                    Origin { uid: 5, client: 1, governed: false, fingerprint: known.fingerprint.clone() };
+                let fingerprint = known.fingerprint.clone();
+                let from = Origin { uid: 5, client: 1, governed: false, fingerprint, question: None };
                 let still = || {
                     first.store(true, Ordering::SeqCst);
                     if sessions.waiting.count(5) == 1 {

@@ -1,15 +1,23 @@
-//! The line of a container's egress worker: what was connected to by name comes in, and nothing goes out.
+//! The line of a container's egress worker: what was connected to by name comes in, and so do questions for a person, whose answers
+//! go out.
 //!
 //! The core connects and says which container it is of; the worker has the connection from then on. It reads what agents and
 //! servers send it, so that it may be in their hands: all that it can say is about its own container, and it is read no faster
 //! than [`EACH`].
 
-use super::sessions::Sessions;
+use super::{
+    connections::Questions,
+    link::{Link, LinkWriter},
+    sessions::Sessions,
+};
 use crate::{
     queue::{Item, NotSent},
     shared::Shared,
 };
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::{
+    poll::{PollFd, PollFlags, ppoll},
+    sys::time::TimeSpec,
+};
 use ringfence_base::clock;
 use ringfence_events::{
     decode::Decoded,
@@ -19,7 +27,8 @@ use ringfence_events::{
 use ringfence_store::{Event, Incoming};
 use ringfence_wire::{
     conn::Conn,
-    egress::{EgressLine, EgressReports, MAX_REPORTS, REPORTS_AT_ONCE},
+    egress::{EgressLine, EgressReport, MAX_REPORTS},
+    egress_asks::EgressSaid,
     frame::FrameError,
     mcp::McpReply,
     message::Failure,
@@ -36,10 +45,14 @@ use std::{
 /// How long a report takes on average: a container's worker tells no more than the kernel does of the container, so that what it
 /// did is not deleted any sooner to make room.
 const EACH: Duration = Duration::from_millis(2);
+/// A question takes as long as so many reports: rules are read for it.
+const OF_ASK: usize = 4;
 /// And so much sooner where it told little before.
 const BURST: Duration = Duration::from_secs(2);
 /// How often it is looked whether there is room for what was told.
 const LOOK: Duration = Duration::from_millis(20);
+/// How often it is looked whether questions were answered, or what was left unread is taken.
+const TIDY: Duration = Duration::from_millis(500);
 /// Longest name of a profile, bytes.
 const LONGEST_PROFILE: usize = 128;
 /// Bytes of a report in JSON, about.
@@ -80,21 +93,40 @@ pub(super) fn serve(
     if !permit.busy() {
         return Err(FrameError::Closed);
     }
-    conn.send(&McpReply::Linked)?;
-    let still = || still() && permit.is_held();
+    let link: Link = Arc::new(LinkWriter::new(conn.stream().try_clone().map_err(FrameError::from_io)?));
+    link.open(&McpReply::Linked)?;
+    listen(&mut conn.up_to(MAX_REPORTS), (sessions, shared), (line, &link), &|| still() && permit.is_held())
+}
+
+fn listen(
+    conn: &mut Conn,
+    (sessions, shared): (&Sessions, &Shared),
+    (line, link): (&EgressLine, &Link),
+    still: &dyn Fn() -> bool,
+) -> Result<(), FrameError> {
     let identity = Arc::new(Identity {
         public: line.public.clone(),
         profile: line.profile.clone(),
         uid: line.uid,
         created: line.created,
     });
-    let mut conn = conn.up_to(MAX_REPORTS);
+    let mut questions = Questions::new(sessions, line, link);
     let mut pace = Pace { until: Instant::now() };
     loop {
-        let mut polled = [PollFd::new(conn.stream().as_fd(), PollFlags::POLLIN)];
-        poll(&mut polled, PollTimeout::NONE).map_err(|errno| FrameError::from_io(io::Error::from(errno)))?;
-        let told = match conn.receive::<EgressReports>() {
-            Ok(told) => told,
+        let mut wanted = PollFlags::POLLIN;
+        wanted.set(PollFlags::POLLOUT, link.is_behind());
+        let look = (link.is_behind() || !questions.is_empty()).then(|| TimeSpec::from_duration(TIDY));
+        let mut polled = [PollFd::new(conn.stream().as_fd(), wanted)];
+        ppoll(&mut polled, look, None).map_err(|errno| FrameError::from_io(io::Error::from(errno)))?;
+        let [ready] =
+            polled.map(|fd| fd.revents().is_none_or(|events| events.intersects(!PollFlags::POLLOUT)));
+        link.flush()?;
+        questions.tidy();
+        if !ready {
+            continue;
+        }
+        let EgressSaid { reports, asks } = match conn.receive::<EgressSaid>() {
+            Ok(said) => said,
             Err(error) => {
                 if matches!(error, FrameError::Json(_) | FrameError::TooLong { .. } | FrameError::Empty) {
                     strange(sessions, line);
@@ -102,17 +134,21 @@ pub(super) fn serve(
                 return Err(error);
             }
         };
-        let count = told.reports.len();
-        let incoming = (1..=REPORTS_AT_ONCE)
-            .contains(&count)
-            .then(|| taken(sessions, shared, (line, &identity), told))
-            .flatten();
+        let mut is_sound = !(reports.is_empty() && asks.is_empty());
+        let count = reports.len();
+        let rest = pace.after(count + asks.len() * OF_ASK, Instant::now());
+        for ask in asks {
+            is_sound &= questions.take(ask, still)?;
+        }
+        let incoming = taken(sessions, shared, (line, &identity), reports).filter(|_| is_sound);
         let Some(incoming) = incoming else {
             strange(sessions, line);
             return Err(FrameError::Closed);
         };
-        thread::sleep(pace.after(count, Instant::now()));
-        hand_over(shared, incoming, count * IN_JSON, &still)?;
+        thread::sleep(rest);
+        if count > 0 {
+            hand_over(shared, incoming, count * IN_JSON, still)?;
+        }
     }
 }
 
@@ -131,11 +167,11 @@ fn taken(
     sessions: &Sessions,
     shared: &Shared,
     (line, identity): (&EgressLine, &Arc<Identity>),
-    told: EgressReports,
+    told: Vec<EgressReport>,
 ) -> Option<Vec<Incoming>> {
     let now = Now { micros: clock::now_micros(), boot: clock::since_boot() };
     let checked: Vec<Checked> =
-        told.reports.into_iter().map(|report| check(line, report, now)).collect::<Option<_>>()?;
+        told.into_iter().map(|report| check(line, report, now)).collect::<Option<_>>()?;
     let manifests = shared.manifests();
     let incoming = checked.into_iter().map(|checked| match checked {
         Checked::Lost(count) => {

@@ -5,6 +5,7 @@ mod agent_lines;
 pub(crate) mod approvals;
 pub(crate) mod attribution;
 mod claims;
+mod connections;
 mod egress_line;
 mod intake;
 pub(crate) mod link;

@@ -311,9 +311,10 @@ fn serve_session(
                     uid,
                     governed,
                     fingerprint: fingerprint.clone(),
+                    connection: None,
                     decided_by: String::new(),
                 };
-                let from = waiting::Origin { uid, client, governed, fingerprint };
+                let from = waiting::Origin { uid, client, governed, fingerprint, question: None };
                 match sessions.hold(waiting, &known, (from, link), still) {
                     HeldNow::Answered(by) => {
                         link.send(&SessionOrder::Decide { call, approve: true, by })?;
@@ -404,5 +405,6 @@ fn describe(
         rules: list("rules"),
         since: clock::now_micros(),
         until,
+        connection: None,
     })
 }

@@ -8,6 +8,8 @@ use ringfence_base::{
 use ringfence_wire::{
     approvals::Fingerprint,
     audit::PeerFacts,
+    egress_asks::{EgressDecision, MAX_BY, WaitingConnection},
+    frame::FrameError,
     mcp::{SessionOrder, WaitingCall},
 };
 use std::{
@@ -43,6 +45,9 @@ pub(super) const MOST_NAMED: usize = 36;
 /// another) it says of nobody that they are the client's own.
 pub(super) const FIRST: u32 = 1;
 
+/// No process: as a client it is nobody's ancestor, and nobody may be it.
+pub(super) const NOBODY: u32 = u32::MAX;
+
 /// One call, whose it is, and where the decision goes.
 #[derive(Debug)]
 pub(super) struct Held {
@@ -53,6 +58,7 @@ pub(super) struct Held {
     client: u32,
     governed: bool,
     fingerprint: Option<Fingerprint>,
+    question: Option<u64>,
     link: Link,
 }
 
@@ -67,6 +73,8 @@ pub struct Origin {
     pub governed: bool,
     /// What it says of the call.
     pub fingerprint: Option<Fingerprint>,
+    /// The number that an egress worker has for it, where it is a connection of its container's.
+    pub question: Option<u64>,
 }
 
 /// A call that waits, and what is known by which another is told to be the same.
@@ -78,6 +86,8 @@ pub(super) struct KnownCall {
     pub(super) uid: u32,
     pub(super) governed: bool,
     pub(super) fingerprint: Option<Fingerprint>,
+    /// What it is in place of a call.
+    pub(super) connection: Option<WaitingConnection>,
     /// How the record names whoever asked for this; empty where nobody did.
     pub(super) decided_by: String,
 }
@@ -90,6 +100,7 @@ impl Held {
             uid: self.uid,
             governed: self.governed,
             fingerprint: self.fingerprint.clone(),
+            connection: self.call.connection.clone(),
             decided_by,
         }
     }
@@ -98,9 +109,18 @@ impl Held {
         uid == 0 || self.uid == uid
     }
 
-    /// Lets the call go on, by those words. If its interceptor is gone it waits for nobody.
+    /// Lets the call go on, by those words, which are an approval's. If its interceptor is gone it waits for nobody.
     pub(super) fn let_go(self, by: String) {
-        let _ = self.link.send(&SessionOrder::Decide { call: self.call.id, approve: true, by });
+        let _ = self.answer(true, by, true);
+    }
+
+    /// Tells whoever waits. `stands`: it would be answered so again.
+    fn answer(&self, approve: bool, mut by: String, stands: bool) -> Result<(), FrameError> {
+        let Some(question) = self.question else {
+            return self.link.send(&SessionOrder::Decide { call: self.call.id.clone(), approve, by });
+        };
+        by.truncate(by.floor_char_boundary(MAX_BY));
+        self.link.send(&EgressDecision { question, approve, by, stands })
     }
 }
 
@@ -203,8 +223,8 @@ pub enum Refused {
     /// It is not known who the peer is.
     #[error("cannot tell who asks, so nothing is decided: {0}")]
     Unknown(String),
-    /// The interceptor did not take it.
-    #[error("the interceptor of this call is gone")]
+    /// Whoever waits did not take it.
+    #[error("whoever waits for this is gone: the call's interceptor, or the container's egress worker")]
     Lost,
 }
 
@@ -217,12 +237,13 @@ impl Waiting {
     /// A call begins to wait of whose interceptor nothing more is known.
     #[cfg(test)]
     pub(super) fn add(&self, call: WaitingCall, uid: u32, client: u32, link: Link) -> bool {
-        self.add_from(call, Origin { uid, client, governed: false, fingerprint: None }, link)
+        let from = Origin { uid, client, governed: false, fingerprint: None, question: None };
+        self.add_from(call, from, link)
     }
 
     /// A call begins to wait, or waits on until another time. `false`: too many of this user's do already, or of all users'.
     pub fn add_from(&self, call: WaitingCall, from: Origin, link: Link) -> bool {
-        let Origin { uid, client, governed, fingerprint } = from;
+        let Origin { uid, client, governed, fingerprint, question } = from;
         let call = bounded(call);
         let owner = self.owners.of(uid);
         let displaced = {
@@ -233,13 +254,13 @@ impl Waiting {
                 let Some(displaced) = room_for(&held, owner) else { return false };
                 displaced.and_then(|id| held.remove(&id))
             };
-            held.insert(call.id.clone(), Held { call, uid, owner, client, governed, fingerprint, link });
+            let id = call.id.clone();
+            held.insert(id, Held { call, uid, owner, client, governed, fingerprint, question, link });
             displaced
         };
-        if let Some(Held { call, link, .. }) = displaced {
+        if let Some(displaced) = displaced {
             // If its interceptor is gone it waits for nobody.
-            let _ =
-                link.send(&SessionOrder::Decide { call: call.id, approve: false, by: TOO_MANY.to_owned() });
+            let _ = displaced.answer(false, TOO_MANY.to_owned(), false);
         }
         true
     }
@@ -252,6 +273,23 @@ impl Waiting {
             all.remove(call);
         }
         waits
+    }
+
+    /// Whether a call waits.
+    pub(super) fn waits(&self, call: &str) -> bool {
+        self.lock().contains_key(call)
+    }
+
+    /// How many connections of a user's containers wait, subordinate ids included.
+    pub(super) fn connections(&self, uid: u32) -> usize {
+        let owner = self.owners.of(uid);
+        let is_one = |held: &&Held| held.owner == owner && held.call.connection.is_some();
+        self.lock().values().filter(is_one).count()
+    }
+
+    /// Whether it waits, may be seen by that user, and is no call of a tool.
+    pub(crate) fn is_connection(&self, call: &str, uid: u32) -> bool {
+        self.lock().get(call).is_some_and(|held| held.is_for(uid) && held.call.connection.is_some())
     }
 
     /// None of a session's calls waits any longer.
@@ -316,8 +354,7 @@ impl Waiting {
         if let Some(approval) = approval {
             by += &format!(", approval {approval}");
         }
-        let order = SessionOrder::Decide { call: held.call.id.clone(), approve, by };
-        held.link.send(&order).map_err(|_| Refused::Lost)?;
+        held.answer(approve, by, approval.is_some()).map_err(|_| Refused::Lost)?;
         Ok(held.call.id)
     }
 

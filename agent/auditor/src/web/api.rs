@@ -226,7 +226,9 @@ async fn decide(
 ) -> Answer {
     let wanted = id.clone();
     let row = ask(&dashboard, move |reader| reader.listed(viewer, &wanted)).await?;
-    if row.is_none() {
+    // Of a connection nothing is on record before it is decided.
+    let is_connection = row.is_none() && dashboard.sessions.waiting.is_connection(&id, viewer.0);
+    if row.is_none() && !is_connection {
         return Err(no_call(&id));
     }
     let approve = matches!(decision, Wanted::Approve(_));
@@ -241,7 +243,12 @@ async fn decide(
         })
         .await?;
     }
-    let Json(mut answer) = outcome(&dashboard, viewer, &id, approve).await?;
+    let Json(mut answer) = if is_connection {
+        let outcome = if approve { Outcome::Approved } else { Outcome::Denied };
+        Json(json!({ "id": id, "outcome": outcome.name() }))
+    } else {
+        outcome(&dashboard, viewer, &id, approve).await?
+    };
     if let Some(approval) = approval {
         answer["approval"] = approval;
     }

@@ -54,7 +54,7 @@ pub(super) fn waiting(sessions: &Sessions, viewer: Viewer) -> Value {
         json!({
             "id": call.id, "session_id": call.session, "server_name": call.server, "tool_name": call.tool,
             "arguments": arguments, "arguments_bytes": call.arguments_bytes, "risk_score": call.score, "risk_reasons": call.reasons, "rules": call.rules,
-            "since_ms": call.since / 1000, "until_ms": call.until / 1000,
+            "since_ms": call.since / 1000, "until_ms": call.until / 1000, "connection": call.connection,
         })
     });
     calls.collect()

@@ -125,6 +125,7 @@ enum Scope {
     Arguments,
     Session,
     Tool,
+    Container,
 }
 
 /// The body of an approval that is given `now`, µs since 1970: for which calls beside the one, if for others.
@@ -140,7 +141,7 @@ pub fn approval(body: &[u8], now: i64) -> Result<Option<Standing>, Refusal> {
     let is_object = body.trim_ascii_start().starts_with(b"{");
     let Some(Ok(Approval { scope, until, seconds })) = is_object.then(|| serde_json::from_slice(body)) else {
         return refuse(
-            "The body of approve is empty, or an object with \"scope\" (once, arguments, session or tool) and \"until\" (RFC 3339) or \"seconds\".",
+            "The body of approve is empty, or an object with \"scope\" (once, arguments, session, tool or container) and \"until\" (RFC 3339) or \"seconds\".",
         );
     };
     let scope = match scope.unwrap_or(Scope::Once) {
@@ -151,6 +152,7 @@ pub fn approval(body: &[u8], now: i64) -> Result<Option<Standing>, Refusal> {
         Scope::Arguments => ApprovalScope::Arguments,
         Scope::Session => ApprovalScope::Session,
         Scope::Tool => ApprovalScope::Tool,
+        Scope::Container => ApprovalScope::Container,
     };
     let until = match (until, seconds) {
         (Some(_), Some(_)) => return refuse("An approval has \"until\" or \"seconds\", not both."),

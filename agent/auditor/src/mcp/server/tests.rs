@@ -360,6 +360,7 @@ fn of_a_release_nobody_is_told_whose_call_did_not_wait() {
         rules: vec![],
         since: 1,
         until: i64::MAX,
+        connection: None,
     };
     assert!(sessions.waiting.add(call("waits"), 5, 1, link));
     for id in ["never-did", "waits", "waits"] {

@@ -23,6 +23,7 @@ fn call(id: &str) -> WaitingCall {
         rules: vec![],
         since: 1,
         until: i64::MAX,
+        connection: None,
     }
 }
 

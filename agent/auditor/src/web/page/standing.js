@@ -13,16 +13,20 @@ const CHOICES = [
   ["This tool, for 1 hour", { scope: "tool", seconds: HOUR }],
 ];
 
-/** Buttons that approve a call and calls like it; `decide` gets what is asked for. */
-export const choices = (id, decide) =>
-  el("details", { class: "more" }, el("summary", {}, "More than this call"),
-    el("div", { class: "choices" }, CHOICES.map(([text, body]) =>
+/** The same of a connection. */
+const OF_CONNECTION = [["This host and port, while the container lives", { scope: "container" }]];
+
+/** Buttons that approve a call and calls like it, or a connection; `decide` gets what is asked for. */
+export const choices = (id, connection, decide) =>
+  el("details", { class: "more" }, el("summary", {}, connection ? "More than this connection" : "More than this call"),
+    el("div", { class: "choices" }, (connection ? OF_CONNECTION : CHOICES).map(([text, body]) =>
       el("button", { type: "button", "data-more-of": id, onclick: (event) => decide(event, body) }, text))));
 
 const SCOPES = {
   arguments: (one) => ["calls with the arguments ", shown("code", {}, one.beginning)],
   session: (one) => ["calls of the session ", el("code", {}, one.session_id.slice(0, 8))],
   tool: () => ["all its calls"],
+  container: (one) => ["connections ", shown("code", {}, one.beginning), " of the container ", shown("code", {}, one.session_id)],
 };
 
 /** Shows the approvals that stand in the element `#standing`, if it is there. */

@@ -43,15 +43,26 @@ function make(call) {
   const element = el(
     "article",
     { class: "card", "data-id": call.id, "aria-label": "A call waits for approval" },
-    el("p", { class: "line" }, risk(call.risk_score), shown("span", {}, call.server_name),
-      el("a", { class: "name", href: href({ view: "calls", call: call.id }), dir: "ltr" }, visible(call.tool_name))),
-    cutName(call),
+    el("p", { class: "line" }, risk(call.risk_score), shown("span", {}, call.server_name), name(call)),
+    cutName(call), container(call),
     el("div", { class: "asked" }, block(call.arguments), cut(call)),
     el("p", { class: "because" }, "because: ", visible([...call.rules, ...call.risk_reasons].join(", ") || "its score")),
     actions,
     el("span", { class: "track", "aria-hidden": "true" }, bar),
   );
   return { call, element, timer, bar, actions, over: false };
+}
+
+/** Its name, which leads to all of it; of a connection nothing else is on record. */
+const name = (call) => call.connection
+  ? el("span", { class: "name" }, visible(call.tool_name))
+  : el("a", { class: "name", href: href({ view: "calls", call: call.id }), dir: "ltr" }, visible(call.tool_name));
+
+/** Whose connection it is. */
+function container({ connection }) {
+  if (!connection) return null;
+  return el("p", { class: "quiet" }, "A connection of container ", shown("code", {}, connection.container), ", profile ",
+    shown("code", {}, connection.profile), `: to ${connection.host} port ${connection.port}, which the profile does not grant.`);
 }
 
 /** The same of its name: what follows may say something else. */
@@ -86,7 +97,7 @@ function pair(id) {
       },
       approve ? "Approve" : "Deny",
     );
-  const more = choices(id, (event, body) => !isEarly(event) && decide(id, true, body));
+  const more = choices(id, find(id)?.connection, (event, body) => !isEarly(event) && decide(id, true, body));
   return el("span", { class: "pair" }, button(true), button(false), more);
 }
 
@@ -115,7 +126,7 @@ const others = ({ only_session }) => `approved, and others like it${only_session
 async function finish(id, card, outcome) {
   card.over = true;
   if (!outcome) {
-    const call = await ask(`/api/tool-calls/${encodeURIComponent(id)}`).catch(() => null);
+    const call = card.call.connection ? null : await ask(`/api/tool-calls/${encodeURIComponent(id)}`).catch(() => null);
     outcome = call?.decision ?? call?.outcome ?? "over";
   }
   card.element.classList.add("over");
