@@ -7,6 +7,7 @@ use crate::cli::{
 use ringfence_base::{clock::rfc3339, escape::line as printable};
 use ringfence_client::places::Places;
 use ringfence_session::ledger::{ChangedApproval, Entry};
+use ringfence_wire::{approvals::ApprovalScope, tool_call::Named as _};
 use std::process::ExitCode;
 
 /// Lists who gave, revoked and ended approvals of more than one call, and when.
@@ -33,7 +34,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 fn describe(change: &ChangedApproval) -> String {
     let ChangedApproval { at, by, change, id, scope, server, tool, session, until, call } = change;
-    let bound = session.as_ref().map(|session| format!(" session={}", word(session))).unwrap_or_default();
+    let within = if scope == ApprovalScope::Container.name() { "container" } else { "session" };
+    let bound = session.as_ref().map(|session| format!(" {within}={}", word(session))).unwrap_or_default();
     let until = until.as_ref().map(|until| format!(" until={}", word(until))).unwrap_or_default();
     format!(
         "{}  {} {}  by {}\n    {} of tool={} server={}{bound}{until}, given for call {}\n",

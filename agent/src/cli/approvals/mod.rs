@@ -1,13 +1,16 @@
-//! `ringfence approvals`: the tool calls that wait for a person's decision, and approvals of more than one.
+//! `ringfence approvals`: the tool calls and connections that wait for a person's decision, and approvals of more than one.
 
+mod into_profile;
 mod log;
 mod notify;
+mod profile_text;
 mod standing;
 
 use anyhow::bail;
 use ringfence_base::{clock::now_micros as now, escape::line as printable};
 use ringfence_client::{places::Places, sessions as client};
 use ringfence_wire::{
+    egress_asks::WaitingConnection,
     mcp::{McpReply, McpRequest, WaitingCall},
     tool_call::{Named as _, Outcome},
 };
@@ -22,7 +25,7 @@ use std::{
 /// Lists and decides tool calls that wait for approval.
 ///
 /// Without a subcommand it lists them, as `ringfence approvals list` does. A decision is for one call, once, unless `--scope` says
-/// more. Processes that the MCP client started may not decide, nor processes in a container.
+/// more. Connections of containers to hosts that their profiles do not grant wait among them, where `[net] ask` says so. Processes that the MCP client started may not decide, nor processes in a container.
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
 #[command(after_help = "Examples:
@@ -162,15 +165,24 @@ fn describe(out: &mut impl Write, call: &WaitingCall) -> io::Result<()> {
         )?;
     }
     writeln!(out, "          because: {}", printable(&because.join(", ")))?;
+    if let Some(WaitingConnection { container, profile, .. }) = &call.connection {
+        writeln!(out, "          container {}, profile {}", printable(container), printable(profile))?;
+    }
     writeln!(out, "          ringfence approvals approve {id}   or   ringfence approvals deny {id}")
+}
+
+/// Decides a call: its whole id.
+fn decided(places: &Places, call: &str, approve: bool) -> anyhow::Result<String> {
+    let request = McpRequest::Decide { call: call.to_owned(), approve };
+    let McpReply::Decided { call } = client::ask(places, &request)? else {
+        bail!("the auditor sent an unexpected answer");
+    };
+    Ok(call)
 }
 
 fn decide(args: &DecideArgs, approve: bool) -> anyhow::Result<ExitCode> {
     let places = Places::on_record(args.db.as_deref())?;
-    let request = McpRequest::Decide { call: args.call.clone(), approve };
-    let McpReply::Decided { call } = client::ask(&places, &request)? else {
-        bail!("the auditor sent an unexpected answer");
-    };
+    let call = decided(&places, &args.call, approve)?;
     let outcome = if approve { Outcome::Approved } else { Outcome::Denied };
     writeln!(io::stdout(), "{} {call}", outcome.name())?;
     Ok(ExitCode::SUCCESS)

@@ -1,6 +1,6 @@
 //! `ringfence approvals approve --scope`, `standing` and `revoke`: approvals of more than one call.
 
-use super::{DecideArgs, decide};
+use super::{DecideArgs, decide, into_profile};
 use crate::cli::output::{self, word};
 use anyhow::{Context, bail};
 use clap::builder::PossibleValuesParser;
@@ -18,33 +18,41 @@ use std::{
     process::ExitCode,
 };
 
-/// Approves a tool call that waits, and with `--scope` calls like it that come later.
+/// Approves a tool call or a connection that waits, and with `--scope` those like it that come later.
 ///
-/// An approval of more than one call answers only what would wait: a rule that blocks still blocks. It applies to one server, and to
+/// A connection is approved once, for its container (`--scope container`: this host and port, for as long as the container lives),
+/// or by a line of its container's profile (`--into-profile`). An approval of more than one call answers only what would wait: a rule that blocks still blocks. It applies to one server, and to
 /// none that has another command, another program or script, or another version by its own word.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   ringfence approvals approve 3f2a9c1b
   ringfence approvals approve 3f2a9c1b --scope arguments --for 2h
   ringfence approvals approve 3f2a9c1b --scope session
-  ringfence approvals approve 3f2a9c1b --scope tool --until 17:30")]
+  ringfence approvals approve 3f2a9c1b --scope tool --until 17:30
+  ringfence approvals approve 5ed41b70 --scope container
+  ringfence approvals approve 5ed41b70 --into-profile")]
 pub(crate) struct ApproveArgs {
     #[command(flatten)]
     call: DecideArgs,
-    /// What else is approved: calls of this tool with the same arguments, in this session, or all of them.
+    /// What else is approved: calls of this tool with the same arguments, in this session, or all of them; of a connection, those
+    /// of its container to the same host and port.
     #[arg(long, value_name = "S", value_parser = PossibleValuesParser::new(scopes()))]
     scope: Option<String>,
-    /// How long: `2h`, `90m`, `1h30m`; at most 8 hours, unless it is for this session [default: 8h; the session's end].
+    /// How long: `2h`, `90m`, `1h30m`; at most 8 hours, unless it is for this session or container [default: 8h; its end].
     #[arg(long = "for", value_name = "TIME", requires = "scope", conflicts_with = "until")]
     lasts: Option<SignedDuration>,
     /// Until when: a time of day, the next one of its kind, or one as RFC 3339 has it.
     #[arg(long, value_name = "TIME", requires = "scope", value_parser = until)]
     until: Option<Timestamp>,
+    /// Of a connection: add its host and port to the file of its container's profile, which you have to be able to write, and have
+    /// the daemon read that again. Comments and layout stay.
+    #[arg(long, conflicts_with_all = ["scope", "lasts", "until"])]
+    into_profile: bool,
 }
 
 impl From<DecideArgs> for ApproveArgs {
     fn from(call: DecideArgs) -> Self {
-        Self { call, scope: None, lasts: None, until: None }
+        Self { call, scope: None, lasts: None, until: None, into_profile: false }
     }
 }
 
@@ -98,6 +106,9 @@ fn until_after(text: &str, now: &Zoned) -> Result<Timestamp, String> {
 }
 
 pub(super) fn approve(args: &ApproveArgs) -> anyhow::Result<ExitCode> {
+    if args.into_profile {
+        return into_profile::approve(&args.call);
+    }
     let scope = args.scope.as_deref().and_then(ApprovalScope::from_name);
     let Some(scope) = scope else {
         if args.lasts.is_some() || args.until.is_some() {
@@ -118,6 +129,9 @@ pub(super) fn approve(args: &ApproveArgs) -> anyhow::Result<ExitCode> {
     let mut out = io::stdout().lock();
     writeln!(out, "approved {call}")?;
     let until = match text("until") {
+        until if until.is_empty() && scope == ApprovalScope::Container => {
+            "the end of its container".to_owned()
+        }
         until if until.is_empty() => "the end of its session".to_owned(),
         until => until,
     };
@@ -154,6 +168,7 @@ pub(super) fn list(args: &ListArgs) -> anyhow::Result<ExitCode> {
         let about = match text("scope") {
             "arguments" => word(text("beginning")),
             "session" => format!("session {}", word(text("session_id").get(..8).unwrap_or_default())),
+            "container" => format!("container {} {}", word(text("session_id")), word(text("beginning"))),
             _ => String::new(),
         };
         let until = if row["until"].is_null() { "its end".to_owned() } else { word(text("until")) };

@@ -2,9 +2,13 @@
 
 use crate::cli::output::word;
 use anyhow::{Context, bail};
+use ringfence_grant::{HostPattern, NetEntry};
 use ringfence_redact::REDACTED;
 use ringfence_session::{exceptions, risk};
-use ringfence_wire::exception::{Argument, Exception};
+use ringfence_wire::{
+    egress_asks::CONNECT,
+    exception::{Argument, Exception, JsonType},
+};
 use serde_json::Value;
 
 /// An exception about calls like this one, by the auditor's suggestion: with these reasons, where some are named, and the values of
@@ -43,6 +47,25 @@ pub(super) fn like(call: &Value, reasons: &[String], same: &[String]) -> anyhow:
         argument.equals = Some(value.clone());
     }
     Ok(exception)
+}
+
+/// An exception about connections to a host and port, for which a person would be asked.
+pub(super) fn of_connection(text: &str) -> anyhow::Result<Exception> {
+    let Ok(NetEntry::Host { host: HostPattern::Exact(host), port: Some(port), tcp: false }) = text.parse()
+    else {
+        bail!("{text:?}: write one host and one port: example.org:443");
+    };
+    let argument = |name: &str, value: Value| Argument {
+        name: name.to_owned(),
+        kind: JsonType::of(&value),
+        equals: Some(value),
+    };
+    Ok(Exception {
+        arguments: vec![argument("host", host.as_str().into()), argument("port", port.into())],
+        server: host,
+        tool: CONNECT.to_owned(),
+        reasons: risk::Risk::of_connection().reasons.iter().map(|reason| (*reason).to_owned()).collect(),
+    })
 }
 
 /// What an exception is about, in a few words; grave reasons in capitals.
@@ -96,6 +119,21 @@ mod tests {
         assert!(like(&grave, &[], &[]).expect_err("none is named").to_string().contains("--reason"));
         grave["risk_reasons"] = json!([]);
         assert!(like(&grave, &[], &[]).expect_err("nothing to lower").to_string().contains("0 already"));
+    }
+
+    #[test]
+    fn connections_to_one_host_and_port_are_excepted() {
+        let exception = of_connection("API.example.org:443").expect("made");
+        exceptions::check(&exception).expect("one that can be");
+        let arguments = json!({ "host": "api.example.org", "port": 443 });
+        assert!(exceptions::is_about(&exception, "api.example.org", "net.connect", &arguments));
+        let other = json!({ "host": "api.example.org", "port": 80 });
+        assert!(!exceptions::is_about(&exception, "api.example.org", "net.connect", &other));
+        for text in
+            ["", "example.org", "*.example.org:443", "10.0.0.1:443", "tcp:example.org:22", "example.org:0"]
+        {
+            assert!(of_connection(text).is_err(), "{text}");
+        }
     }
 
     #[test]

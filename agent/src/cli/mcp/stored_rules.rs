@@ -99,7 +99,9 @@ pub(super) enum Command {
     /// Such calls are those of the same tool of the same server, with the same arguments by name and type, and no others. What does
     /// not count by itself are the call's reasons but for those that say that something is destroyed or that nobody knows what
     /// runs; those count unless they are named. Every rule holds all the same. It is listed, switched off and deleted as a rule is.
+    /// With `--connection` it lets connections of containers to that host pass for which a person would be asked (`[net] ask`).
     #[command(after_help = "Examples:
+  ringfence mcp rules except our_api --connection api.example.org:443
   ringfence mcp rules except env_docs --like 3f2a9c1b --dry-run
   ringfence mcp rules except env_docs --like 3f2a9c1b --reason sensitive_data --same path
   ringfence mcp rules except clean_build --like 3f2a9c1b --reason destructive --same command")]
@@ -107,8 +109,11 @@ pub(super) enum Command {
         /// Its name: letters, digits, `_`, `-` and `.`.
         name: String,
         /// The call that it is made from. Its id, or its first characters.
-        #[arg(long, value_name = "CALL")]
-        like: String,
+        #[arg(long, value_name = "CALL", required_unless_present = "connection")]
+        like: Option<String>,
+        /// A host and port, in place of a call.
+        #[arg(long, value_name = "HOST:PORT", conflicts_with_all = ["like", "reason", "same"])]
+        connection: Option<String>,
         /// A reason that does not count; may be repeated [default: the call's, but for those that destroy].
         #[arg(long, value_name = "REASON")]
         reason: Vec<String>,
@@ -202,9 +207,12 @@ pub(super) fn run(command: &Command) -> anyhow::Result<ExitCode> {
             about.apply(&mut rule);
             change(&places, &RuleChange::Add { rule }, how)
         }
-        Command::Except { name, like, reason, same, description, how } => {
+        Command::Except { name, like, connection, reason, same, description, how } => {
             let places = places(&how.source)?;
-            let exception = exceptions::like(&call(&places, like)?, reason, same)?;
+            let exception = match (like, connection) {
+                (Some(like), _) => exceptions::like(&call(&places, like)?, reason, same)?,
+                (None, of) => exceptions::of_connection(of.as_deref().unwrap_or_default())?,
+            };
             let rule = StoredRule {
                 name: name.clone(),
                 description: description.clone(),
