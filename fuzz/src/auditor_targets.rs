@@ -16,7 +16,10 @@ use ringfence_session::{
     journal::{self, Entry, GENESIS, Reader, Step},
     ledger::{self, Ledger},
 };
-use ringfence_wire::egress::{EgressLine, EgressReports, MAX_NAME};
+use ringfence_wire::{
+    egress::{EgressLine, MAX_NAME, REPORTS_AT_ONCE},
+    egress_asks::{ASKS_AT_ONCE, EgressSaid},
+};
 use std::{
     collections::{HashMap, HashSet},
     convert::Infallible,
@@ -50,7 +53,8 @@ pub fn records(data: &[u8]) {
 /// What an egress worker tells of its container: what is taken of it is about that container, in its time, short and printable,
 /// and is no record of the kernel's.
 pub fn told(body: &[u8]) {
-    let Ok(EgressReports { reports }) = serde_json::from_slice(body) else { return };
+    let Ok(EgressSaid { reports, asks }) = serde_json::from_slice(body) else { return };
+    assert!(asks.len() <= ASKS_AT_ONCE && reports.len() <= REPORTS_AT_ONCE);
     let now = Now { micros: 1_800_000_000_000_000, boot: 1_000_000_000 };
     let line = EgressLine {
         container: 0x1005,
