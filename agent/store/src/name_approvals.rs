@@ -132,7 +132,7 @@ mod tests {
                 "INSERT INTO sessions (id, server_name, server_command, started_at, uid) VALUES ('0123456789ab', 'a.org', 'x', '', 5);
                  INSERT INTO messages (id, session_id, direction, timestamp, raw) VALUES ('m', '0123456789ab', '', '', '');
                  INSERT INTO tool_calls (id, session_id, request_msg_id, tool_name, arguments, operation_type, requested_at)
-                     VALUES ('call', '0123456789ab', 'm', 'net.connect', '443', 'write', '');",
+                     VALUES ('call', '0123456789ab', 'm', 'net.connect', '{}', 'write', '');",
             )
             .expect("stored");
         let fingerprint = Fingerprint { arguments: "443".into(), server: String::new(), unsettled: false };

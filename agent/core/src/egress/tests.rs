@@ -30,6 +30,7 @@ use std::{
     process::{Command, Stdio},
 };
 
+mod asks;
 mod bounds;
 mod retries;
 
@@ -341,7 +342,7 @@ fn admit(fixture: &mut Fixture, child: &Sleeper) -> Result<(String, u64), Enroll
     let request = Request { asked: "n".into(), workdir: None, audit: false, uid: 0, home: None };
     let place = fixture.place(None);
     let mut compiled = compiled(&request, &place, &fixture.state)?;
-    if !compiled.policy.names.rules.is_empty() {
+    if !compiled.policy.names.is_empty() {
         let id = fixture.state.registry.new_id().unwrap();
         let block = fixture.state.opener.take_block(0)?;
         compiled.policy.grant_block(block.net());
