@@ -115,7 +115,7 @@ fn worker() {
                     Conn::new(line, PATIENCE, MAX_ORDER).send(&"a record").unwrap();
                 }
                 Ok((ToEgress::Stop, _)) | Err(_) => return,
-                Ok((ToEgress::Start(_), _)) => panic!("twice"),
+                Ok((ToEgress::Start(_) | ToEgress::Proxy(_), _)) => panic!("twice"),
             }
         } else if asked {
             let (mut stream, peer) = listener.accept().unwrap();
