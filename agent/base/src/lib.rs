@@ -11,6 +11,7 @@
 //! | `quota/` | how much each user may have of what users share |
 //! | `paths`, `home` | where things are on this host; the user's home directory |
 //! | `sockets`, `loopback` | an agent's socket in a directory of its own; a listening port on loopback, and which hosts are that |
+//! | `socket_owners` | whose the other end of a connection over loopback is |
 //! | `client` | the client's end of the core's sockets |
 //! | `watch` | notices that profiles changed |
 //! | `lock` | one daemon at a time |
@@ -40,5 +41,6 @@ pub mod precedence;
 pub mod quota;
 pub mod remote_headers;
 pub mod signals;
+pub mod socket_owners;
 pub mod sockets;
 pub mod watch;

@@ -1,7 +1,8 @@
 //! What the dashboard's handlers share.
 
-use super::{feed::Feed, owner::SocketOwners};
+use super::feed::Feed;
 use crate::mcp::sessions::Sessions;
+use ringfence_base::socket_owners::SocketOwners;
 use ringfence_http::turns::Turns;
 use std::{
     fmt::Display,

@@ -145,7 +145,7 @@ mod tests {
     use super::*;
     use crate::{
         mcp::sessions::{Serving, Sessions},
-        web::{feed, owner::SocketOwners, work},
+        web::{feed, work},
     };
     use axum::{
         Router,
@@ -156,6 +156,7 @@ mod tests {
     };
     use hyper_util::service::TowerToHyperService;
     use ringfence_base::quota::{Bounds, Owners, Permits};
+    use ringfence_base::socket_owners::SocketOwners;
     use ringfence_http::turns::{Threads, Turns};
     use std::{sync::mpsc, time::Duration};
 

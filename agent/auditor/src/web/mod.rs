@@ -11,7 +11,6 @@ mod feed;
 mod gate;
 pub mod headers;
 mod live;
-mod owner;
 pub mod params;
 mod refusal;
 mod rule_changes;
@@ -22,10 +21,10 @@ mod work;
 
 use super::mcp::sessions::Sessions;
 use dashboard::Dashboard;
-use owner::SocketOwners;
 use ringfence_base::{
     precedence,
     quota::{Bounds, Permits},
+    socket_owners::SocketOwners,
 };
 use ringfence_http::{
     self as serving, Limits, Standing,

@@ -98,8 +98,9 @@ mod tests {
     use super::*;
     use crate::{
         mcp::sessions::{Serving, Sessions},
-        web::{feed, owner::SocketOwners},
+        web::feed,
     };
+    use ringfence_base::socket_owners::SocketOwners;
     use ringfence_http::turns::{Threads, Turns};
     use ringfence_session::reload::LONGEST;
     use ringfence_wire::mcp::RuleFile;

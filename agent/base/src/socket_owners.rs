@@ -32,7 +32,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Asks the kernel whose sockets are; `None` where it cannot be asked.
 #[derive(Debug, Default)]
-pub(crate) struct SocketOwners(Option<Mutex<Asking>>);
+pub struct SocketOwners(Option<Mutex<Asking>>);
 
 #[derive(Debug)]
 struct Asking {
@@ -44,7 +44,7 @@ struct Asking {
 impl SocketOwners {
     /// Before a sandbox, which makes no socket. Where the kernel has no module for such questions, each makes it look for one: it
     /// is asked whose a connection of our own is, and asked nothing else unless it knows.
-    pub(super) fn open() -> Self {
+    pub fn open() -> Self {
         let owners = Self::opened();
         let knows = || {
             let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).ok()?;
@@ -53,6 +53,11 @@ impl SocketOwners {
             owners.of(own.local_addr().ok()?, ours)
         };
         if knows().is_some() { owners } else { Self::default() }
+    }
+
+    /// Whether the kernel says whose a connection is, so that one of which it says nothing is closed already.
+    pub fn are_known(&self) -> bool {
+        self.0.is_some()
     }
 
     fn opened() -> Self {
@@ -68,7 +73,7 @@ impl SocketOwners {
 
     /// The user whose socket is at `peer`, connected to `ours`. `None`: the kernel does not say, or it is closed already. Each
     /// refused request may ask: where the kernel answers, that takes less than the request did.
-    pub(super) fn of(&self, peer: SocketAddr, ours: SocketAddr) -> Option<u32> {
+    pub fn of(&self, peer: SocketAddr, ours: SocketAddr) -> Option<u32> {
         let (SocketAddr::V4(peer), SocketAddr::V4(ours)) = (peer, ours) else { return None };
         let mut asking = self.0.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner);
         let Asking { socket, last } = &mut *asking;
