@@ -124,12 +124,19 @@ fn target(method: &str, target: &str, host: &str, port: u16) -> Result<(), Refus
 
 /// Holds a host, with or without a port, to that of the connection.
 fn authority(value: &[u8], host: &str, port: u16) -> Result<(), Refused> {
-    let mut parts = value.splitn(2, |byte| *byte == b':');
-    let name = host::read(parts.next().unwrap_or_default())?;
-    if name != host {
-        return Err(Refused::AnotherHost(name));
-    }
-    match parts.next() {
+    let given = match value.strip_prefix(host.as_bytes()) {
+        Some([]) => None,
+        Some([b':', given @ ..]) => Some(given),
+        _ => {
+            let mut parts = value.splitn(2, |byte| *byte == b':');
+            let name = host::read(parts.next().unwrap_or_default())?;
+            if name != host {
+                return Err(Refused::AnotherHost(name));
+            }
+            parts.next()
+        }
+    };
+    match given {
         Some(given) if given != port.to_string().as_bytes() => Err(Refused::AnotherPort),
         _ => Ok(()),
     }

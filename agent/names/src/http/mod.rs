@@ -183,7 +183,7 @@ struct Awaits {
 }
 
 impl Requests {
-    /// A connection to `host` (as [`crate::host::read`] writes it) at `port`.
+    /// A connection to `host` (as [`crate::host::read`] writes it, or an address as [`crate::proxy::Host`] does) at `port`.
     pub fn new(host: &str, port: u16) -> Self {
         Self {
             host: host.to_owned(),

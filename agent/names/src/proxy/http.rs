@@ -34,8 +34,9 @@ pub struct Asked {
     pub target: Target,
     /// The value of `Proxy-Authorization`, if there is one.
     pub authorization: Option<Vec<u8>>,
-    /// The request as the server is to see it: for a path, without what was for the proxy, and with `Connection: close`, since the
-    /// next request to a proxy may be for another host. `None`: a tunnel.
+    /// The request as the server is to see it: for a path, with the `Host` of its address, whatever the client's was (RFC 9112 section
+    /// 3.2.2), without what was for the proxy, and with `Connection: close`, since the next request to a proxy may be for another
+    /// host. `None`: a tunnel.
     pub forward: Option<Vec<u8>>,
 }
 
@@ -77,15 +78,21 @@ fn head(bytes: &[u8]) -> Result<Asked, NotServed> {
     if method == "CONNECT" {
         return Ok(Asked { target: Target::read(target.as_bytes(), None)?, authorization, forward: None });
     }
+    // That of the address takes its place: but a request without one, or with two, is none (RFC 9112 section 3.2).
+    match all(headers, "host").count() {
+        0 if version == 1 => return Err(Refused::NoHost.into()),
+        0 | 1 => {}
+        _ => return Err(Refused::SeveralHosts.into()),
+    }
     let (authority, path) = absolute(target)?;
-    let target = Target::read(authority.as_bytes(), Some(80))?;
+    let target = Target::read(authority.as_bytes(), Some(HTTP))?;
     let path = match path {
         "" if method == "OPTIONS" => "*".to_owned(),
         "" => "/".to_owned(),
         path if path.starts_with('?') => format!("/{path}"),
         path => path.to_owned(),
     };
-    let forward = Some(written((method, &path, version), headers));
+    let forward = Some(written((method, &path, version), &target, headers));
     Ok(Asked { target, authorization, forward })
 }
 
@@ -106,10 +113,14 @@ fn absolute(address: &str) -> Result<(&str, &str), NotServed> {
     Ok(rest.split_at(end))
 }
 
-/// Headers that are for the next hop alone (RFC 9110 section 7.6.1), beside those that `Connection` names.
-const HOP: [&str; 4] = ["connection", "keep-alive", "te", "upgrade"];
+/// The port of addresses with `http://` that have none.
+const HTTP: u16 = 80;
 
-fn written((method, path, version): (&str, &str, u8), headers: &[Header<'_>]) -> Vec<u8> {
+/// Headers that are for the next hop alone (RFC 9110 section 7.6.1), beside those that `Connection` names; and the one that is written
+/// anew.
+const HOP: [&str; 5] = ["connection", "host", "keep-alive", "te", "upgrade"];
+
+fn written((method, path, version): (&str, &str, u8), target: &Target, headers: &[Header<'_>]) -> Vec<u8> {
     let named: Vec<&[u8]> = all(headers, "connection")
         .flat_map(|value| value.split(|byte| *byte == b','))
         .map(<[u8]>::trim_ascii)
@@ -120,7 +131,8 @@ fn written((method, path, version): (&str, &str, u8), headers: &[Header<'_>]) ->
             || HOP.iter().any(|hop| name.eq_ignore_ascii_case(hop))
             || named.iter().any(|hop| name.as_bytes().eq_ignore_ascii_case(hop))
     };
-    let mut head = format!("{method} {path} HTTP/1.{version}\r\n").into_bytes();
+    let host = target.authority(HTTP);
+    let mut head = format!("{method} {path} HTTP/1.{version}\r\nHost: {host}\r\n").into_bytes();
     for header in headers.iter().filter(|header| !is_hop(header.name)) {
         head.extend([header.name.as_bytes(), b": ", header.value, b"\r\n"].concat());
     }
@@ -187,6 +199,35 @@ mod tests {
         let fed = requests.feed(format!("{forward}abc").as_bytes());
         assert_eq!((fed.forward, fed.refused), (forward.len() + 3, None));
         assert_eq!(requests.feed(b"G").refused, Some(Refused::AnotherRequest));
+    }
+
+    #[test]
+    fn its_host_is_that_of_its_address_and_it_is_one_request() {
+        let forward = |head: &str| read(head).map(|asked| String::from_utf8(asked.forward.unwrap()).unwrap());
+        for (target, of) in [
+            ("Example.org", "example.org"),
+            ("example.org.:8080", "example.org:8080"),
+            ("example.org:80", "example.org"),
+            ("192.0.2.1:8080", "192.0.2.1:8080"),
+            ("[2001:db8::1]", "[2001:db8::1]"),
+        ] {
+            let expected = format!("GET /a HTTP/1.1\r\nHost: {of}\r\nA: b\r\nConnection: close\r\n\r\n");
+            for host in [of, "other.example", "a b"] {
+                let head = format!("GET http://{target}/a HTTP/1.1\r\nA: b\r\nHOST: {host}\r\n\r\n");
+                assert_eq!(forward(&head).as_deref(), Ok(expected.as_str()));
+            }
+            let old = format!("GET http://{target}/a HTTP/1.0\r\nA: b\r\n\r\n");
+            assert_eq!(forward(&old).unwrap(), expected.replace("HTTP/1.1", "HTTP/1.0"));
+            let Target { host, port } = read(&old).unwrap().target;
+            let mut requests = Requests::once(&host.to_string(), port);
+            assert_eq!(requests.feed(expected.as_bytes()).forward, expected.len(), "{host}");
+            assert!(Requests::once("192.0.2.2", port).feed(expected.as_bytes()).refused.is_some());
+        }
+        assert_eq!(forward("GET http://a/ HTTP/1.1\r\n\r\n"), Err(Refused::NoHost.into()));
+        for version in ["1.0", "1.1"] {
+            let twice = format!("GET http://a/ HTTP/{version}\r\nHost: a\r\nhost: a\r\n\r\n");
+            assert_eq!(forward(&twice), Err(Refused::SeveralHosts.into()));
+        }
     }
 
     #[test]

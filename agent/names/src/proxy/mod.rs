@@ -57,8 +57,13 @@ pub enum NotATarget {
 }
 
 impl Host {
-    /// A name, or an IPv4 address in its one spelling.
+    /// A name, or an IPv4 address in its one spelling. A final dot, which makes a name a whole one, is not part of it: clients say it
+    /// to a proxy, and leave it away in what they say to the server.
     fn read(text: &[u8]) -> Result<Self, NotATarget> {
+        let text = match text {
+            [whole @ .., b'.'] if whole.last().is_some_and(|byte| *byte != b'.') => whole,
+            text => text,
+        };
         let address = || std::str::from_utf8(text).ok()?.parse::<Ipv4Addr>().ok();
         match host::read(text) {
             Ok(name) => Ok(Self::Name(name)),
@@ -71,6 +76,12 @@ impl Host {
 }
 
 impl Target {
+    /// `HOST:PORT`, without the port where a scheme has that one.
+    fn authority(&self, default: u16) -> String {
+        let Self { host, port } = self;
+        if *port == default { host.to_string() } else { format!("{host}:{port}") }
+    }
+
     /// `HOST:PORT`, or `HOST` alone where there is a port for that.
     fn read(text: &[u8], default: Option<u16>) -> Result<Self, NotATarget> {
         let (host, rest) = match text.strip_prefix(b"[") {
@@ -113,6 +124,8 @@ mod tests {
         for (given, expected) in [
             ("Example.org:443", "example.org 443"),
             ("a:1", "a 1"),
+            ("example.org.:443", "example.org 443"),
+            ("127.0.0.1.:80", "127.0.0.1 80"),
             ("192.0.2.1:80", "192.0.2.1 80"),
             ("[2001:DB8::1]:65535", "[2001:db8::1] 65535"),
         ] {
@@ -132,7 +145,8 @@ mod tests {
             "a@b:1",
             "127.1:80",
             "0x7f.1:80",
-            "a.:1",
+            "a..:1",
+            ".:1",
             "[::1]",
             "[::1]1",
             "[::1:1",
