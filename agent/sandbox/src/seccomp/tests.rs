@@ -463,6 +463,9 @@ fn conditions_of_the_fallback_list_take_effect() {
     assert_eq!(open.call("socket", &unix), ALLOW);
     assert_eq!(open.call("chmod", &[0; 6]), ALLOW);
     assert_ne!(open.call("socket", &netlink), ALLOW);
+    assert_eq!(open.call("prlimit64", &[0, 7, 0, 0, 0, 0]), ALLOW, "its own");
+    assert_ne!(open.call("prlimit64", &[4711, 0, 0, 0, 0, 0]), ALLOW, "another process's");
+    assert_ne!(open.call("prlimit64", &[u64::from(u32::MAX), 0, 0, 0, 0, 0]), ALLOW);
     let no_inet = program(&[When::NoInet]);
     assert_ne!(no_inet.call("socket", &inet), ALLOW);
     assert_eq!(no_inet.call("socket", &unix), ALLOW);
