@@ -91,7 +91,7 @@ impl Environment {
         environment
     }
 
-    /// The same with these variables, but for those that the user named.
+    /// The same with these variables, but for those that the user named and that are set.
     pub(crate) fn led(mut self, variables: Vec<(&'static str, String)>, named: &[Variable]) -> Self {
         let is_named = |name: &str| {
             let is_it = |variable: &Variable| match variable {
@@ -99,8 +99,10 @@ impl Environment {
             };
             named.iter().any(is_it)
         };
-        for (name, value) in variables.into_iter().filter(|(name, _)| !is_named(name)) {
-            self.set(name, value);
+        for (name, value) in variables {
+            if !is_named(name) || self.value(name).is_none() {
+                self.set(name, value);
+            }
         }
         self
     }
@@ -165,11 +167,15 @@ mod tests {
 
     #[test]
     fn what_leads_to_a_proxy_is_set_unless_the_user_named_it() {
-        let named: Vec<Variable> = vec!["HTTP_PROXY=http://mine".parse().unwrap()];
-        let (environment, _) = Environment::build(inherited(&[("HTTPS_PROXY", "http://host")]), &named, None);
-        let led = environment.led(vec![("HTTPS_PROXY", "a".into()), ("HTTP_PROXY", "b".into())], &named);
-        assert_eq!(led.value("HTTPS_PROXY"), Some(OsStr::new("a")));
-        assert_eq!(led.value("HTTP_PROXY"), Some(OsStr::new("http://mine")));
+        let named = ["HTTP_PROXY=http://mine", "HTTPS_PROXY", "ALL_PROXY"].map(|text| text.parse().unwrap());
+        let outer = inherited(&[("HTTPS_PROXY", "http://host"), ("NO_PROXY", "host")]);
+        let (environment, unset) = Environment::build(outer, &named, None);
+        let names = ["HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY", "NO_PROXY"];
+        let led = environment.led(names.map(|name| (name, "run".to_owned())).into(), &named);
+        let values = names.map(|name| led.value(name).unwrap().to_str().unwrap());
+        // One that is named and not set has the run's.
+        assert_eq!(values, ["http://host", "http://mine", "run", "run"]);
+        assert_eq!(unset, ["ALL_PROXY"]);
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! | `identity`, `environment`, `command` | who runs what, with which environment |
 //! | `plan` | what Landlock and seccomp enforce where eBPF does not |
 //! | `proxy` | how hosts are reached by name there: the run's own worker; what it refused |
+//! | `proxy_connect` | a client of that proxy for programs that know none, such as ssh |
 //! | `confine` | the filters and rules that the child puts on itself |
 //! | `cgroup` | a cgroup, where one may be made |
 //! | `request` | what to run, and how |
@@ -29,6 +30,7 @@ mod error;
 mod identity;
 pub mod plan;
 mod proxy;
+pub mod proxy_connect;
 mod report;
 mod request;
 mod started;
@@ -83,6 +85,10 @@ pub use ringfence_process::spawn::FAILED;
 
 /// What the child says once it has become the user; anything else is the status of a failure.
 const READY: u8 = 1;
+
+/// What is said where names are closed that a proxy could reach.
+const BY_NAMES: &str =
+    "`--accept-partial names` has them reached through a proxy of the run, and says what that leaves open";
 
 /// The profile that is used when none is named.
 const DEFAULT_PROFILE: &str = "shell";
@@ -252,18 +258,32 @@ impl Launch<'_> {
             open_unix: accepted.contains(&Partial::Unix),
             proxy: None,
         };
-        let is_proxied = self.request.by_proxy && !policy.names.rules.is_empty() && enforcers.hold_a_proxy();
+        let may_proxy = self.request.by_proxy && !policy.names.rules.is_empty() && enforcers.hold_a_proxy();
+        // Whoever accepts the network alone accepted, before there was a proxy, that no name is reached, and nothing is opened for that.
+        let is_closed = accepted.contains(&Partial::Net) && !accepted.contains(&Partial::Names);
+        let is_proxied = may_proxy && !is_closed;
         let port = is_proxied.then(Port::open).transpose();
         let port = port.map_err(|error| Error::Proxy(format!("no port of loopback can be had: {error}")))?;
         enforcers.proxy = port.as_ref().map(Port::number);
         let mut plan = plan::without_ebpf(&policy, &self.homes(), enforcers);
-        plan.parts.extend(plan::home(&policy, self.workdir, &self.all_homes()));
+        let home = plan::home(&policy, self.workdir, &self.all_homes());
+        plan.parts.extend(home.clone());
+        if may_proxy && is_closed {
+            plan.closed.push(BY_NAMES.to_owned());
+        }
         if let Some(names) = plan.names.clone().filter(|_| !accepted.contains(&Partial::Net)) {
             let (profile, why, accept) = (self.profile.name.clone(), why.into(), plan.needed());
             return Err(Error::Names { profile, names, why, accept });
         }
         if plan.refused(&accepted).next().is_some() {
-            return Err(Error::Partial(partial(&self.profile.name, why, &plan, &accepted)));
+            let closed = (is_proxied && !accepted.contains(&Partial::Names)).then(|| {
+                let mut closed =
+                    plan::without_ebpf(&policy, &self.homes(), Enforcers { proxy: None, ..enforcers });
+                closed.parts.extend(home);
+                closed.needed()
+            });
+            let plan = (&plan, closed.as_deref());
+            return Err(Error::Partial(partial(&self.profile.name, why, plan, &accepted)));
         }
         let mut confinement = Confinement::with_capabilities(self.profile.kernel.capabilities);
         if landlock_abi > 0 {
@@ -275,8 +295,15 @@ impl Launch<'_> {
             confinement.add_seccomp(&[seccomp::Policy::fallback_list(&applies)?])?;
             confinement.add_seccomp(&self.seccomp_policies()?)?;
         }
-        let proxy = port.map(|port| Proxy::start(port, self.profile, policy.names)).transpose();
+        let proxy = port.map(|port| Proxy::start(port, self.profile, policy.names, self.peer())).transpose();
         Ok((confinement, plan, proxy.map_err(Error::Proxy)?))
+    }
+
+    /// Whose the connections of the command are; `None`: it may become any user.
+    fn peer(&self) -> Option<u32> {
+        let uid = self.identity.as_ref().map_or_else(unistd::geteuid, |identity| identity.uid);
+        let allowed = caps::effective_within(self.profile.kernel.capabilities.bits());
+        (!uid.is_root() || !allowed.contains(&::caps::Capability::CAP_SETUID)).then(|| uid.as_raw())
     }
 
     /// Where a name at any depth is looked for: the home and the working directory.

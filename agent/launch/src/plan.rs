@@ -69,7 +69,7 @@ pub struct Held {
 /// How a policy is enforced without eBPF.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
-    /// Each axis once, then unix sockets, then the home if it is open.
+    /// Each axis once, then names where a proxy reaches them, unix sockets, and the home if it is open.
     pub parts: Vec<Held>,
     /// Landlock's part.
     pub landlock: Rules,
@@ -209,12 +209,10 @@ pub fn without_ebpf(policy: &CompiledPolicy, homes: &[&Path], enforcers: Enforce
         files(policy, Partial::FsRead, axis::READ, enforcers),
         writes(policy, no_write, enforcers),
         exec(policy, enforcers),
-        match proxy {
-            Some(_) => net_by_proxy(policy, &rules, enforcers, (is_alone, no_sockets)),
-            None => net(policy, &rules, enforcers),
-        },
-        unix,
+        if is_alone { net_beside_proxy(policy, enforcers) } else { net(policy, &rules, enforcers) },
     ];
+    let by_proxy_alone = proxy.map(|_| names_by_proxy(policy, &rules, enforcers, (is_alone, no_sockets)));
+    let parts = parts.into_iter().chain(by_proxy_alone).chain([unix]).collect();
     let asks = policy.names.options.ask.is_some();
     let said = |names: &String| if proxy.is_some() { by_proxy(names, asks) } else { closed_names(names) };
     let closed = closed.into_iter().chain(names.as_ref().map(said)).collect();
@@ -369,8 +367,16 @@ fn net(policy: &CompiledPolicy, rules: &Rules, enforcers: Enforcers) -> Held {
     held
 }
 
-/// What is held where a proxy reaches names. `is_alone`: the grant has no address besides. `no_sockets`: nothing is listened at.
-fn net_by_proxy(
+/// The network beside a proxy, where the profile grants no address: at most that of the run's model.
+fn net_beside_proxy(policy: &CompiledPolicy, enforcers: Enforcers) -> Held {
+    let by = vec![format!("Landlock (ABI {})", enforcers.landlock_abi), "seccomp".into()];
+    let gap = "whoever listens, at any address, at the TCP port of its model: Landlock holds the port, and not the address";
+    Held { part: Partial::Net, by, gaps: policy.inet.then(|| gap.to_owned()).into_iter().collect() }
+}
+
+/// What is held of names where a proxy reaches them. `is_alone`: the grant has no address besides. `no_sockets`: nothing is listened
+/// at.
+fn names_by_proxy(
     policy: &CompiledPolicy,
     rules: &Rules,
     enforcers: Enforcers,
@@ -382,30 +388,22 @@ fn net_by_proxy(
         "the run's proxy".into(),
     ];
     let mut gaps = Vec::new();
-    match rules.tcp.as_ref().map(BTreeSet::len) {
-        Some(count) if is_alone => {
-            let ports = if count == 1 {
-                "the TCP port of the run's proxy for names"
-            } else {
-                "the TCP ports of the run's proxy for names and of its model"
-            };
-            gaps.push(format!(
-                "whoever listens, at any address, at {ports}: Landlock holds the port, and not the address"
-            ));
-            if !no_sockets {
-                gaps.push(
-                    "whoever connects to a port of the kernel's choice that the command listens at".into(),
-                );
-            }
-        }
+    match &rules.tcp {
         Some(_) => gaps.push(
-            "addresses (only TCP ports are held, that of the run's proxy for names among them), and UDP"
+            "whoever listens, at any address, at the TCP port of the run's proxy for names: Landlock holds the port, and not the \
+             address"
                 .into(),
         ),
         None if inet_unrestricted(policy) => {}
-        None => gaps.push("addresses, so that what the proxy for names refuses is reached without it".into()),
+        None => gaps.push("any address, so that what the proxy for names refuses is reached without it".into()),
     }
-    Held { part: Partial::Net, by, gaps }
+    if is_alone && !no_sockets {
+        gaps.push("whoever connects to a port of the kernel's choice that the command listens at".into());
+    }
+    if enforcers.landlock_abi < landlock::ABI_SCOPES {
+        gaps.push("the proxy itself, to end it by a signal (Landlock ABI 6, Linux 6.12)".into());
+    }
+    Held { part: Partial::Names, by, gaps }
 }
 
 /// Whether the profile itself grants an address, and not only who starts the run.

@@ -7,8 +7,9 @@
 
 mod refused;
 
+use crate::proxy_connect::VARIABLE;
 use refused::Refused;
-use ringfence_base::{error::chain, hex, loopback};
+use ringfence_base::{error::chain, hex, loopback, socket_owners::SocketOwners};
 use ringfence_policy::Profile;
 use ringfence_supervise::{
     child::{Backoff, Process},
@@ -17,8 +18,8 @@ use ringfence_supervise::{
 use ringfence_wire::{
     conn::Conn,
     egress::{
-        EgressProxy, EgressReports, FromEgress, MAX_QUESTION, MAX_REPORTS, Names, PROXY_USER, ProxyToken,
-        ToEgress, Upload,
+        EgressProxy, EgressReports, Flow, FromEgress, MAX_QUESTION, MAX_REPORTS, Names, PROXY_USER,
+        ProxyToken, ToEgress, Upload,
     },
     frame::{FrameError, read_message},
     mcp::McpReply,
@@ -29,7 +30,7 @@ use std::{
     fmt,
     fs::File,
     io::{self, IsTerminal as _, Read as _, Write as _},
-    net::{TcpListener, UdpSocket},
+    net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket},
     os::{fd::AsFd, unix::net::UnixStream},
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     thread::{self, JoinHandle},
@@ -101,6 +102,9 @@ struct Run {
     /// It stays the run's when its worker is gone.
     port: Port,
     setup: EgressProxy,
+    /// The command's user, whose connections alone are served; `None`: it may become any.
+    uid: Option<u32>,
+    owners: SocketOwners,
     state: Mutex<State>,
     changed: Condvar,
     refused: Mutex<Refused>,
@@ -118,11 +122,16 @@ struct State {
 }
 
 impl Proxy {
-    /// Starts a worker and waits until it serves.
+    /// Starts a worker and waits until it serves. `uid`: the command's user; `None`: it may become any.
     ///
     /// # Errors
     /// Why it does not, in words.
-    pub(crate) fn start(port: Port, profile: &Profile, names: Names) -> Result<Self, String> {
+    pub(crate) fn start(
+        port: Port,
+        profile: &Profile,
+        names: Names,
+        uid: Option<u32>,
+    ) -> Result<Self, String> {
         let mut token = [0; TOKEN];
         File::open("/dev/urandom")
             .and_then(|mut random| random.read_exact(&mut token))
@@ -136,6 +145,8 @@ impl Proxy {
         let run = Arc::new(Run {
             port,
             setup,
+            uid,
+            owners: SocketOwners::open(),
             state: Mutex::new(state),
             changed: Condvar::new(),
             refused: Mutex::new(refused),
@@ -168,7 +179,7 @@ impl Proxy {
             // Not socks5h: clients that have no SOCKS fail at it, whatever they were to do (Python's httpx).
             ("ALL_PROXY", by_http.clone()),
             ("all_proxy", by_http),
-            ("RINGFENCE_SOCKS_PROXY", format!("socks5h://{place}")),
+            (VARIABLE, format!("socks5h://{place}")),
             ("NO_PROXY", direct.clone()),
             ("no_proxy", direct),
             // node asks for none of these without it.
@@ -233,7 +244,9 @@ impl Run {
                 FromEgress::Complaint(why) => return Err(printable_reason(&why)),
                 FromEgress::Uploads(said) => self.sends(said),
                 FromEgress::Counts(_) | FromEgress::Over(_) | FromEgress::Line => {}
-                FromEgress::WhoIs { .. } => return Err("it asks for what only the daemon knows".to_owned()),
+                FromEgress::WhoIs { .. } => {
+                    return Err("it asks whose a connection is before it serves any".to_owned());
+                }
             }
         }
     }
@@ -313,11 +326,26 @@ impl Run {
                 }
                 Ok(FromEgress::Uploads(said)) => self.sends(said),
                 Ok(FromEgress::Ready | FromEgress::Counts(_) | FromEgress::Over(_)) => {}
-                // None asks whose a connection is where nobody knows.
-                Ok(FromEgress::WhoIs { .. }) | Err(_) => break,
+                Ok(FromEgress::WhoIs { id, port }) => {
+                    if conn.send(&ToEgress::Flow { id, flow: self.flow(port) }).is_err() {
+                        break;
+                    }
+                }
+                Err(_) => break,
             }
         }
         self.state().link = None;
+    }
+
+    /// Whose a connection is, by its own port of loopback, if it may be the command's: it cannot be told which process's. Where the
+    /// kernel does not say whose sockets are, it may be, and the token decides.
+    fn flow(&self, port: u16) -> Option<Flow> {
+        let at = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        let uid = match self.uid.filter(|_| self.owners.are_known()) {
+            Some(uid) => self.owners.of(at(port), at(self.port.number)).filter(|of| *of == uid)?,
+            None => 0,
+        };
+        Some(Flow { address: Ipv4Addr::LOCALHOST, port, call: 0, pid: 0, tgid: 0, start: 0, uid })
     }
 
     /// A worker says how much it sends, of entries of the profile: it never becomes less.

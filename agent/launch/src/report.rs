@@ -63,7 +63,13 @@ fn summary(held: &Held) -> String {
 }
 
 /// The refusal: what would stay open, in sentences; what is held by what; and what to type to accept it.
-pub(crate) fn partial(profile: &str, why: &str, plan: &Plan, accepted: &[Partial]) -> String {
+/// `closed`: what would have to be accepted where no host is reached by name, and a proxy could reach them.
+pub(crate) fn partial(
+    profile: &str,
+    why: &str,
+    (plan, closed_names): (&Plan, Option<&str>),
+    accepted: &[Partial],
+) -> String {
     let mut text =
         format!("profile `{profile}` cannot be held in full here: {why}\nIf the command ran now,\n");
     for held in plan.refused(accepted) {
@@ -80,11 +86,15 @@ pub(crate) fn partial(profile: &str, why: &str, plan: &Plan, accepted: &[Partial
     }
     let missing: Vec<&str> = plan.refused(accepted).map(|h| h.part.name()).collect();
     text.push_str(&format!(
-        "Not accepted: {}. `ringfence doctor` tells what the daemon needs; or accept exactly this: \
-         --accept-partial {}",
-        missing.join(", "),
-        plan.needed()
+        "Not accepted: {}. `ringfence doctor` tells what the daemon needs; ",
+        missing.join(", ")
     ));
+    if let Some(needed) = closed_names {
+        text.push_str(&format!(
+            "or accept that no host is reached by name, and what else is not held: --accept-partial {needed}\n"
+        ));
+    }
+    text.push_str(&format!("or accept exactly this: --accept-partial {}", plan.needed()));
     text
 }
 
@@ -95,6 +105,7 @@ fn could(part: Partial) -> &'static str {
         Partial::FsWrite => "change",
         Partial::Exec => "execute",
         Partial::Net => "reach over the network",
+        Partial::Names => "reach past the run's proxy for names",
         Partial::Unix => "connect to, and have whoever listens there act for it outside",
         Partial::Home => "use",
     }
@@ -134,7 +145,7 @@ mod tests {
             names: None,
             seccomp: Vec::new(),
         };
-        let text = partial("p", "no daemon", &plan, &[]);
+        let text = partial("p", "no daemon", (&plan, None), &[]);
         let at = |part: &str| text.find(part).unwrap_or_else(|| panic!("{part}: {text}"));
         assert!(
             at("it could read: secrets") < at("What holds:")
@@ -145,7 +156,13 @@ mod tests {
         assert!(text.contains("\n  fs_read   held in part by seccomp\n"), "{text}");
         assert!(text.ends_with("--accept-partial fs_read,home"));
         // What is accepted is not said again, and stays among the flags.
-        let text = partial("p", "no daemon", &plan, &[Partial::FsRead]);
+        let text = partial("p", "no daemon", (&plan, Some("fs_read,net")), &[Partial::FsRead]);
         assert!(!text.contains("it could read") && text.ends_with("--accept-partial fs_read,home"), "{text}");
+        assert!(
+            text.contains(
+                "no host is reached by name, and what else is not held: --accept-partial fs_read,net\n"
+            ),
+            "{text}"
+        );
     }
 }

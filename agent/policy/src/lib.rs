@@ -337,7 +337,7 @@ impl fmt::Display for Axis {
 }
 
 /// What may stay open on a host where the eBPF programs do not enforce, once that is accepted: an axis, in part or
-/// altogether, and two gaps that are accepted by their own names.
+/// altogether, and three gaps that are accepted by their own names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Partial {
@@ -349,6 +349,8 @@ pub enum Partial {
     Exec,
     /// The network.
     Net,
+    /// What leads past the run's proxy, by which hosts are reached that are granted by name: without this, none of them is.
+    Names,
     /// Every unix socket that file modes allow, where sockets cannot be told apart: a process that listens there acts outside.
     Unix,
     /// The home directory, or one above it, as the working directory.
@@ -357,7 +359,8 @@ pub enum Partial {
 
 impl Partial {
     /// All of them, in the order they are shown.
-    pub const ALL: [Self; 6] = [Self::FsRead, Self::FsWrite, Self::Exec, Self::Net, Self::Unix, Self::Home];
+    pub const ALL: [Self; 7] =
+        [Self::FsRead, Self::FsWrite, Self::Exec, Self::Net, Self::Names, Self::Unix, Self::Home];
 
     /// The name in profiles and on the command line.
     pub fn name(self) -> &'static str {
@@ -366,6 +369,7 @@ impl Partial {
             Self::FsWrite => Axis::FsWrite.name(),
             Self::Exec => Axis::Exec.name(),
             Self::Net => Axis::Net.name(),
+            Self::Names => "names",
             Self::Unix => "unix",
             Self::Home => "home",
         }
@@ -377,7 +381,7 @@ impl Partial {
             Self::FsRead => Some(Axis::FsRead),
             Self::FsWrite => Some(Axis::FsWrite),
             Self::Exec => Some(Axis::Exec),
-            Self::Net | Self::Unix => Some(Axis::Net),
+            Self::Net | Self::Names | Self::Unix => Some(Axis::Net),
             Self::Home => None,
         }
     }

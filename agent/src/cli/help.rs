@@ -18,7 +18,7 @@ const EXAMPLES: &str = "Examples:
 
 /// The commands by task.
 pub(super) const GROUPS: [(&str, &[&str]); 6] = [
-    ("Confine programs", &["run", "enroll", "profile"]),
+    ("Confine programs", &["run", "enroll", "profile", "proxy-connect"]),
     ("See what happened", &["status", "events", "dashboard"]),
     ("Run LLM agents", &["agent"]),
     ("Control MCP servers", &["mcp", "approvals", "audit"]),

@@ -25,6 +25,7 @@ mod man;
 mod mcp;
 mod output;
 mod profile;
+mod proxy_connect;
 mod role;
 mod run;
 mod status;
@@ -62,6 +63,7 @@ enum Command {
     Run(run::Args),
     Enroll(enroll::Args),
     Profile(profile::Args),
+    ProxyConnect(proxy_connect::Args),
     Status(status::Args),
     Events(events::Args),
     Dashboard(dashboard::Args),
@@ -201,6 +203,7 @@ impl Command {
             Self::Run(args) => Ok(run::run(&args)),
             Self::Enroll(args) => enroll::run(&args),
             Self::Profile(args) => profile::run(&args),
+            Self::ProxyConnect(args) => proxy_connect::run(&args),
             Self::Status(args) => status::run(&args),
             Self::Events(args) => events::run(args),
             Self::Dashboard(args) => dashboard::run(&args),

@@ -56,8 +56,9 @@ pub(crate) struct Args {
     /// Audit mode: deny nothing, record what would be denied. Root decides who may.
     #[arg(long)]
     audit: bool,
-    /// Run without full enforcement of these axes where eBPF is not available: exec, fs_read, fs_write, net; unix: allow
-    /// every unix socket that file modes allow; home: allow the home directory as the working directory.
+    /// Run without full enforcement of these axes where eBPF is not available: exec, fs_read, fs_write, net; names: reach hosts
+    /// that are granted by name through a proxy, with any address at its port left open; unix: allow every unix socket that file
+    /// modes allow; home: allow the home directory as the working directory.
     #[arg(long, value_name = "WHAT,...", value_delimiter = ',')]
     accept_partial: Vec<Partial>,
     /// For an agent with a kit: the address of its model, in place of the provider's.

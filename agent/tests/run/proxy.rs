@@ -84,7 +84,8 @@ fn names_alone_leave_the_proxy_s_port_open_and_nothing_else() {
         assert!(free.lines().any(|line| line == way), "the control, {way}: {free}");
     }
     let accept = accepted(&host);
-    assert!(accept.split(',').any(|part| part == "net"), "{accept}");
+    let parts: Vec<_> = accept.split(',').collect();
+    assert!(parts.contains(&"names") && !parts.contains(&"net"), "{accept}");
     let output = host.run(&[&["-v", "-p", "confined", "--accept-partial", &accept], &words[..]].concat());
     assert_eq!(succeeds(&output), "HTTP/1.1 403 Forbidden\n", "{}", stderr(&output));
     let said = stderr(&output);
@@ -102,9 +103,10 @@ fn what_a_proxy_leaves_open_has_to_be_accepted() {
     assert_eq!((status(&refused), stdout(&refused).as_str()), (125, ""));
     let said = stderr(&refused);
     for part in [
-        "it could reach over the network: whoever listens, at any address, at the TCP port of the run's proxy",
+        "it could reach past the run's proxy for names: whoever listens, at any address, at the TCP port of the run's proxy",
         "Landlock holds the port, and not the address",
-        "Not accepted: net",
+        "Not accepted: names.",
+        "or accept that no host is reached by name, and what else is not held: --accept-partial ",
     ] {
         assert!(said.contains(part), "{part}: {said}");
     }
@@ -112,6 +114,86 @@ fn what_a_proxy_leaves_open_has_to_be_accepted() {
         succeeds(&host.run(&["-p", "confined", "--accept-partial", &accepted(&host), "--", "echo", "ran"])),
         "ran\n"
     );
+}
+
+#[test]
+fn who_accepted_the_network_before_there_was_a_proxy_has_none_opened() {
+    let host = Host::new();
+    let port = http();
+    let net = format!(r#"{{ only = ["localhost:{port}"] }}"#);
+    let looks = format!(
+        "env | grep PROXY; /usr/bin/curl -s --noproxy '*' http://127.0.0.1:{port}/x; echo $?; python3 -Ic 'import socket; socket.socket()'"
+    );
+    for (kernel, accept) in [("", "exec,fs_read,net"), (r#"accept_partial = ["net"]"#, "exec,fs_read")] {
+        host.confined(&[], &[], &net, kernel);
+        let output = host.run(&["-p", "confined", "--accept-partial", accept, "--", "sh", "-c", &looks]);
+        // No proxy, and no socket of the internet at all, as ever: curl finds none, nor does Python.
+        assert_eq!((status(&output), stdout(&output).as_str()), (1, "7\n"), "{}", stderr(&output));
+        let said = stderr(&output);
+        assert!(said.contains("PermissionError") && said.contains("no host is reached by name"), "{said}");
+        assert!(
+            said.contains("`--accept-partial names` has them reached through a proxy of the run"),
+            "{said}"
+        );
+        let named = accept.to_owned() + ",names";
+        let output = host.run(&["-p", "confined", "--accept-partial", &named, "--", "sh", "-c", &looks]);
+        assert!(succeeds(&output).contains("HTTPS_PROXY="), "the control: {}", stderr(&output));
+    }
+}
+
+#[test]
+fn a_program_that_knows_no_proxy_is_led_through_it_and_no_argument_has_the_password() {
+    let host = Host::new();
+    let (port, other) = (http(), http());
+    let program = Path::new(RINGFENCE).parent().unwrap();
+    let text = format!(
+        r#"
+        [grant]
+        fs_read = {{ only = [{program:?}] }}
+        fs_write = {{ only = [] }}
+        exec = {{ only = ["/usr/bin", "/bin", {program:?}] }}
+        net = {{ only = ["localhost:{port}", "127.0.0.1:{port}"] }}
+        max_calls = "unlimited"
+        valid_for_generation = "all"
+        "#
+    );
+    host.profile("confined", &text);
+    let accept = accepted(&host);
+    let connect = |to: &str, before: &str| {
+        let request =
+            format!("GET /x HTTP/1.1\\r\\nHost: localhost:{port}\\r\\nConnection: close\\r\\n\\r\\n");
+        let script = format!("{before}printf '{request}' | {RINGFENCE} proxy-connect {to}");
+        host.run(&["-p", "confined", "--accept-partial", &accept, "--", "sh", "-c", &script])
+    };
+    let served = connect(&format!("localhost {port}"), "");
+    assert!(succeeds(&served).ends_with("\r\n\r\nserved /x"), "{served:?}");
+    let refused = connect(&format!("localhost {other}"), "");
+    assert_eq!((status(&refused), stdout(&refused).as_str()), (1, ""), "{refused:?}");
+    let said = stderr(&refused);
+    assert!(
+        said.contains("the run's proxy does not connect to localhost:") && said.contains("into `net`"),
+        "{said}"
+    );
+    let wrong = connect(&format!("localhost {port}"), "export RINGFENCE_SOCKS_PROXY=http://x; ");
+    assert!(status(&wrong) == 1 && stdout(&wrong).is_empty(), "{wrong:?}");
+    // Where there is no proxy it connects by itself.
+    let direct = connect(&format!("127.0.0.1 {port}"), "unset RINGFENCE_SOCKS_PROXY; ");
+    assert!(succeeds(&direct).ends_with("served /x"), "{direct:?}");
+}
+
+#[test]
+fn another_process_s_limits_are_its_own() {
+    let host = Host::new();
+    host.confined(&[], &[], r#"{ only = ["example.org:443"] }"#, "");
+    let accept = accepted(&host);
+    let script = "import os, resource\nresource.prlimit(0, resource.RLIMIT_CPU)\nprint('own')\n\
+                  resource.prlimit(os.getppid(), resource.RLIMIT_CPU)\nprint('another')";
+    let words = ["/usr/bin/python3", "-Ic", script];
+    let free = Command::new(words[0]).args(&words[1..]).output().unwrap();
+    assert_eq!(succeeds(&free), "own\nanother\n", "the control");
+    let output = host.run(&[&["-p", "confined", "--accept-partial", &accept, "--"], &words[..]].concat());
+    assert_eq!((status(&output), stdout(&output).as_str()), (1, "own\n"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("PermissionError"), "{}", stderr(&output));
 }
 
 #[test]
@@ -240,9 +322,9 @@ fn a_worker_that_dies_is_started_again_and_ends_with_its_run() {
     };
     assert_eq!(ask("first"), "served /first");
     let [first] = workers(run.id())[..] else { panic!("{:?}", workers(run.id())) };
-    // What a terminal sends to all of its processes is for the command.
-    for of_terminal in [Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTSTP, Signal::SIGHUP] {
-        signal(first, of_terminal);
+    // What a terminal, or who ends a run, sends to all of its processes is for the command.
+    for of_all in [Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTSTP, Signal::SIGHUP, Signal::SIGTERM] {
+        signal(first, of_all);
     }
     assert_eq!(ask("still"), "served /still");
     assert_eq!(workers(run.id()), [first]);

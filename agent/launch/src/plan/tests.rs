@@ -269,9 +269,19 @@ fn where_a_proxy_reaches_names_its_port_is_all_that_is_open() {
         assert!(plan.seccomp.contains(&when), "{when:?}: {:?}", plan.seccomp);
     }
     assert!(!plan.seccomp.contains(&When::NoInet) && plan.names.is_none());
-    let net = held(&plan, Partial::Net);
-    assert!(net.gaps.len() == 1 && net.gaps[0].contains("at any address, at the TCP port of"), "{net:?}");
-    assert!(plan.refused(&[]).any(|held| held.part == Partial::Net), "it has to be accepted");
+    let names = held(&plan, Partial::Names);
+    assert!(
+        names.gaps.len() == 1 && names.gaps[0].contains("at any address, at the TCP port of"),
+        "{names:?}"
+    );
+    assert_eq!((plan.needed().as_str(), gaps(&plan, Partial::Net).as_str()), ("exec,names", ""));
+    let is_refused = |part: Partial| {
+        let accepted = [Partial::Exec, part];
+        plan.refused(&accepted).next().is_some()
+    };
+    assert!(is_refused(Partial::Net) && !is_refused(Partial::Names), "it has to be accepted by its own name");
+    let old = without_ebpf(&policy, HOMES, Enforcers { landlock_abi: 5, ..proxied });
+    assert!(gaps(&old, Partial::Names).contains("to end it by a signal"), "{old:?}");
     assert!(plan.closed.iter().any(|line| line.contains("HTTPS_PROXY")), "{:?}", plan.closed);
     policy.names.options.ask = Some(60);
     let asking = without_ebpf(&policy, HOMES, proxied);
@@ -287,13 +297,14 @@ fn where_a_proxy_reaches_names_its_port_is_all_that_is_open() {
     let plan = without_ebpf(&policy, HOMES, proxied);
     assert_eq!((plan.landlock.tcp.as_ref(), plan.landlock.no_bind), (Some(&[40_000, 41_000].into()), true));
     assert!(plan.seccomp.contains(&When::NoUdp) && gaps(&plan, Partial::Net).contains("of its model"));
+    assert_eq!(plan.needed(), "exec,net,names");
     // With addresses of the profile's, what those leave open is open as ever, and said.
     policy.nets[0].rule = of_name;
     let plan = without_ebpf(&policy, HOMES, proxied);
     assert!(!plan.landlock.no_bind && !plan.seccomp.contains(&When::NoUdp));
-    assert!(gaps(&plan, Partial::Net).contains("and UDP"));
+    assert!(gaps(&plan, Partial::Net).contains("and UDP") && gaps(&plan, Partial::Names).contains("port of"));
     policy.nets[0].port = None;
-    assert!(gaps(&without_ebpf(&policy, HOMES, proxied), Partial::Net).contains("without it"));
+    assert!(gaps(&without_ebpf(&policy, HOMES, proxied), Partial::Names).contains("without it"));
 }
 
 #[test]
@@ -314,7 +325,7 @@ fn where_nothing_keeps_a_command_to_a_proxy_names_are_closed_as_before() {
     place(&mut policy, path("/run/x.sock"), Kind::Exact, axis::UNIX, 0, 0);
     let by_path = Enforcers { landlock_abi: 9, proxy: Some(40_000), ..ALL };
     let plan = without_ebpf(&policy, HOMES, by_path);
-    assert!(!plan.seccomp.contains(&When::NoListen) && gaps(&plan, Partial::Net).contains("listens at"));
+    assert!(!plan.seccomp.contains(&When::NoListen) && gaps(&plan, Partial::Names).contains("listens at"));
     policy.names.rules.clear();
     let plan = without_ebpf(&policy, HOMES, Enforcers { proxy: Some(40_000), ..ALL });
     assert!(

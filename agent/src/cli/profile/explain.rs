@@ -6,7 +6,7 @@ use ringfence_common::policy::axis::{EXEC, READ, UNIX, WRITE};
 use ringfence_grant::{HostPattern, NamePattern, NetEntry};
 use ringfence_launch::plan::{self, Enforcers};
 use ringfence_policy::{
-    self as profile, LandlockUse, Profile, Seccomp,
+    self as profile, LandlockUse, Partial, Profile, Seccomp,
     compiled::CompiledPolicy,
     decide::{Decider, Decision, Why},
     show,
@@ -58,7 +58,8 @@ pub(super) fn not_held(
     let home = env::var_os("HOME").map(PathBuf::from);
     let homes: Vec<&Path> = home.as_deref().into_iter().chain(workdir).collect();
     let plan = plan::without_ebpf(policy, &homes, enforcers);
-    let held = plan.parts.iter().find(|held| held.part.name() == axis && !held.gaps.is_empty())?;
+    let is_of = |part: Partial| part.name() == axis || part == Partial::Names && axis == Partial::Net.name();
+    let held = plan.parts.iter().find(|held| is_of(held.part) && !held.gaps.is_empty())?;
     Some(format!(
         "this host's kernel has no `bpf` in its LSM list, so it would enforce this in part only: {held}"
     ))
