@@ -9,7 +9,7 @@ use ringfence_wire::egress::{AddressRule, EgressCause, Names};
 use std::{
     collections::HashSet,
     io,
-    net::{IpAddr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     sync::{Mutex, PoisonError},
     time::{Duration, Instant},
 };
@@ -70,6 +70,32 @@ pub(crate) fn may_dial(names: &Names, host_network: bool, found: Found, port: u1
             Err(not_public(&format!("it leads to {dialled}, which is an address of this host")).into())
         }
         _ => Ok(dialled),
+    }
+}
+
+/// Whether an address is granted as such at a port, as it is to a connection that no name leads there: the address to dial. A deny
+/// holds for the IPv4 address that one carries, too.
+///
+/// # Errors
+/// Why it is not.
+pub(crate) fn is_granted(names: &Names, addr: IpAddr, port: u16) -> Result<IpAddr, Refusal> {
+    let addr = match addr.to_canonical() {
+        // Which the kernel takes for this.
+        IpAddr::V4(v4) if v4.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(v6) if v6.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        other => other,
+    };
+    let at_port = |rule: &&AddressRule| rule.port.is_none_or(|of| of == port);
+    let mut rules = names.addresses.iter().filter(at_port);
+    if let Some(deny) = rules.clone().find(|rule| !rule.allow && is_within(rule.net, addr)) {
+        return Err(Refusal::new(EgressCause::Denied, &format!("the profile denies {}", deny.net)));
+    }
+    match rules.any(|rule| rule.allow && rule.net.contains(&addr)) {
+        true => Ok(addr),
+        false => {
+            let reason = format!("no rule of the profile grants the address {addr} at port {port}");
+            Err(Refusal::new(EgressCause::NotGranted, &reason))
+        }
     }
 }
 

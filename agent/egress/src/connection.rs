@@ -12,12 +12,14 @@
 mod head;
 
 use crate::{
+    addresses::is_granted,
     dial::{self, NoServer, Server},
     held::Held,
     link::Unanswered,
     pass::{Cut, Pass, Terms},
+    proxy::{self, Asked, Speaks},
     records::{Begun, sentence},
-    refusal::{Refusal, reset},
+    refusal::{Refusal, reset, say_last},
     share::{Portion, Share},
     uploads::{May, Spent},
     worker::{Passing, Policy, Worker},
@@ -25,7 +27,7 @@ use crate::{
 use head::Head;
 use ringfence_base::clock::now_micros;
 use ringfence_names::Opening;
-use ringfence_wire::egress::{EgressCause, EgressOutcome, EgressRecord, Flow, NameRule};
+use ringfence_wire::egress::{AddressRule, EgressCause, EgressOutcome, EgressRecord, Flow, NameRule};
 use rustix::net::sockopt;
 use std::{
     cell::{Cell, RefCell},
@@ -51,8 +53,10 @@ pub(crate) struct Connection<'a> {
     /// What its address stands for; empty: nothing.
     name: String,
     port: u16,
-    /// Of a proxy: it is for one request of plain HTTP.
-    is_forwarded: bool,
+    /// Of a proxy: what its client asked for.
+    asked: Option<Asked>,
+    /// It was told that there is a server.
+    is_told: Cell<bool>,
     began: Instant,
     /// The same, µs since 1970.
     at: i64,
@@ -79,7 +83,7 @@ struct Opened<'a> {
 }
 
 /// Whose a connection is.
-async fn whose(worker: &Worker, from: SocketAddr) -> Result<Option<Flow>, Unanswered> {
+pub(crate) async fn whose(worker: &Worker, from: SocketAddr) -> Result<Option<Flow>, Unanswered> {
     match from.ip() {
         // Sockets that were redirected come from there, unless they were bound to another address before.
         IpAddr::V4(Ipv4Addr::LOCALHOST) => worker.link.who_is(from.port()).await,
@@ -172,7 +176,8 @@ impl<'a> Connection<'a> {
             flow,
             name,
             port,
-            is_forwarded: false,
+            asked: None,
+            is_told: Cell::new(false),
             began,
             at,
             rule: Cell::new(None),
@@ -187,9 +192,19 @@ impl<'a> Connection<'a> {
         }
     }
 
+    /// Its client asked a proxy for it.
+    pub(crate) fn asked_for(self, asked: Asked) -> Self {
+        Self { asked: Some(asked), ..self }
+    }
+
     /// It is for one request of plain HTTP, which is held.
-    pub(crate) fn forwarded(self) -> Self {
-        Self { is_forwarded: true, opening: Cell::new(Some(Opening::Http)), ..self }
+    fn is_forwarded(&self) -> bool {
+        self.asked.is_some_and(|asked| asked.speaks == Speaks::Forward)
+    }
+
+    /// The address that it is for, where no name leads there.
+    fn address(&self) -> Option<IpAddr> {
+        self.asked.and_then(|asked| asked.address)
     }
 
     /// Serves it until it is over. `held`: what its client said already.
@@ -215,8 +230,21 @@ impl<'a> Connection<'a> {
     async fn open(&self, client: &TcpStream, held: Held<'a>) -> Result<Opened<'a>, Refusal> {
         let policy = self.worker.policy();
         let patience = policy.asks(&self.name, self.port);
-        let judged = if patience.is_some() { None } else { self.judge(&policy)? };
-        let tcp = judged.is_some_and(|rule| rule.tcp);
+        let tcp = match (self.address(), patience) {
+            (Some(addr), _) => is_granted(&policy.names, addr, self.port).map(|_| true)?,
+            (None, Some(_)) => false,
+            (None, None) => {
+                let judged = self.judge(&policy).map_err(|refusal| self.or_by_address(refusal, &policy))?;
+                judged.is_some_and(|rule| rule.tcp)
+            }
+        };
+        // What follows a request that was written anew is another one, for whichever host.
+        let tcp = tcp && !self.is_forwarded();
+        // A client of a proxy says nothing to its server before it is told that there is one; and is told so of none that is not there.
+        let first = match self.asked.and_then(|asked| asked.speaks.granted()) {
+            Some(granted) => Some(self.reach_and_say(client, granted).await?),
+            None => None,
+        };
         let head = match tcp {
             true => Head::unseen(held),
             false => self.head(client, held, &policy).await?,
@@ -226,24 +254,17 @@ impl<'a> Connection<'a> {
             let approval = self.worker.questions.ask(place, patience, client).await?;
             self.approved.replace(approval.by);
         }
-        // It may be another by now.
-        let policy = self.worker.policy();
-        let reached = dial::reach(self.worker, &policy, &self.name, self.port).await;
-        let Server { stream, address, is_own, would_deny } =
-            reached.map_err(|NoServer { refusal, address }| {
-                self.dialled.set(address);
-                refusal
-            })?;
-        self.dialled.set(Some(address));
-        if let Some(refusal) = would_deny {
-            self.keep(refusal);
-        }
+        let Server { stream, address, is_own, .. } = match first {
+            Some(server) => server,
+            None => self.reach().await?,
+        };
         let (name, port, would_deny) = (self.name.clone(), self.port, Rc::clone(&self.would_deny));
-        let asked = patience.is_some();
-        let passing = Passing { name, port, address, is_own, tcp, ech: head.ech, asked, would_deny };
+        let (asked, by_address) = (patience.is_some(), self.address().is_some());
+        let passing =
+            Passing { name, port, address, is_own, tcp, ech: head.ech, asked, by_address, would_deny };
         // Another policy may be in force by now.
         let policy = self.worker.policy();
-        if !asked || policy.asks(&self.name, self.port).is_none() {
+        if !by_address && (!asked || policy.asks(&self.name, self.port).is_none()) {
             self.judge(&policy)?;
         }
         if !policy.audit {
@@ -252,8 +273,52 @@ impl<'a> Connection<'a> {
         Ok(Opened { server: stream, passing, head })
     }
 
+    /// A refusal, with what is left to a client of a proxy whose name leads to an address that is granted, where it does: this one
+    /// resolves no name that is not.
+    fn or_by_address(&self, refusal: Refusal, policy: &Policy) -> Refusal {
+        let at_port = |rule: &AddressRule| rule.allow && rule.port.is_none_or(|port| port == self.port);
+        let is_other = self.asked.is_none() || refusal.cause != EgressCause::NotGranted;
+        if is_other || !policy.names.addresses.iter().any(at_port) {
+            return refusal;
+        }
+        let reason = format!(
+            "{}; addresses are granted at that port: if it has one of those, ask for the address, or resolve it and connect without \
+             the proxy (NO_PROXY)",
+            refusal.reason
+        );
+        Refusal { reason: sentence(&reason), ..refusal }
+    }
+
+    /// Its server, found and dialled.
+    async fn reach(&self) -> Result<Server, Refusal> {
+        // It may be another by now.
+        let policy = self.worker.policy();
+        let reached = match self.address() {
+            Some(addr) => dial::reach_address(self.worker, &policy, addr, self.port).await,
+            None => dial::reach(self.worker, &policy, &self.name, self.port).await,
+        };
+        let mut server = reached.map_err(|NoServer { refusal, address }| {
+            self.dialled.set(address);
+            refusal
+        })?;
+        self.dialled.set(Some(server.address));
+        if let Some(refusal) = server.would_deny.take() {
+            self.keep(refusal);
+        }
+        Ok(server)
+    }
+
+    /// The same, and tells the client so.
+    async fn reach_and_say(&self, client: &TcpStream, granted: &[u8]) -> Result<Server, Refusal> {
+        let server = self.reach().await?;
+        self.is_told.set(true);
+        let told = proxy::say(self.worker, client, granted).await;
+        told.map_err(|error| Refusal::new(EgressCause::NotTls, &format!("the client is gone: {error}")))?;
+        Ok(server)
+    }
+
     /// The rule that grants it; of audit mode, there may be none.
-    pub(crate) fn judge<'p>(&self, policy: &'p Policy) -> Result<Option<&'p NameRule>, Refusal> {
+    fn judge<'p>(&self, policy: &'p Policy) -> Result<Option<&'p NameRule>, Refusal> {
         match policy.judge(&self.name, self.port) {
             Ok(rule) => {
                 self.rule.set(Some(rule.rule));
@@ -323,15 +388,19 @@ impl<'a> Connection<'a> {
         Now { connection: self, spent: RefCell::new((policy, spent)) }
     }
 
-    async fn refuse(&self, client: TcpStream, refusal: Refusal) {
+    /// Puts it on record, and tells the client.
+    pub(crate) async fn refuse(&self, client: TcpStream, refusal: Refusal) {
         let outcome = if refusal.is_failure() { EgressOutcome::Failed } else { EgressOutcome::Refused };
         self.record(outcome, Some(refusal.clone()));
         let place = (self.worker.profile.as_str(), self.name.as_str(), self.port);
+        if let Some(Asked { speaks, .. }) = self.asked.filter(|_| !self.is_told.get()) {
+            return say_last(&self.worker.mover, client, &speaks.refused(&refusal, place)).await;
+        }
         refusal.tell(&self.worker.mover, client, self.opening.get(), place).await;
     }
 
     /// Puts it on record, once: it is over.
-    pub(crate) fn record(&self, outcome: EgressOutcome, refusal: Option<Refusal>) {
+    fn record(&self, outcome: EgressOutcome, refusal: Option<Refusal>) {
         let (sent, received) = (self.sent.get(), self.received.get());
         self.worker.count(|counts| {
             counts.sent += sent;
@@ -404,7 +473,9 @@ impl Terms for Now<'_> {
         let worker = self.connection.worker;
         loop {
             let policy = worker.policy();
-            let Some(most) = policy.names.options.max_upload else { return usize::MAX };
+            // What is granted as an address is bounded nowhere.
+            let most = policy.names.options.max_upload.filter(|_| self.connection.address().is_none());
+            let Some(most) = most else { return usize::MAX };
             match self.spent(&policy).may_send(most, &worker.link.uploads) {
                 May::Send(bytes) => return bytes,
                 // Another policy may be in force by then.
@@ -419,7 +490,9 @@ impl Terms for Now<'_> {
     }
 
     fn spend(&self, bytes: usize) {
-        self.spent(&self.connection.worker.policy()).spend(bytes as u64);
+        if self.connection.address().is_none() {
+            self.spent(&self.connection.worker.policy()).spend(bytes as u64);
+        }
     }
 
     fn refusal(&self) -> Refusal {

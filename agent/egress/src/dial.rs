@@ -1,14 +1,18 @@
 //! From a name to a server: the host's resolver, what of its answers may be dialled, and the first of those that answers.
 
 use crate::{
-    addresses::{Found, Not},
+    addresses::{Found, Not, is_granted},
     refusal::Refusal,
     route::{Leads, leads},
     worker::{Policy, Worker},
 };
 use ringfence_wire::egress::EgressCause;
 use rustix::net::sockopt;
-use std::{io, net::SocketAddr, time::Duration};
+use std::{
+    io,
+    net::{IpAddr, SocketAddr},
+    time::Duration,
+};
 use tokio::{net::TcpStream, task::JoinSet, time::timeout};
 
 /// How long a connection waits for its turn.
@@ -17,6 +21,8 @@ const TURN_TIME: Duration = Duration::from_secs(10);
 const HEAD_START: Duration = Duration::from_millis(250);
 /// How long each may take to answer.
 const ADDRESS_TIME: Duration = Duration::from_secs(5);
+/// What all addresses that are asked for as such take turns by: no entry is called that.
+const ADDRESSES: &str = "(addresses)";
 /// How long a silent server is left alone before it is asked whether it is there, how often it is asked, and how many times.
 const KEEP_ALIVE: (Duration, Duration, u32) = (Duration::from_secs(120), Duration::from_secs(30), 4);
 
@@ -83,10 +89,7 @@ pub(crate) async fn reach(
         _ => {}
     }
     let addrs: Vec<SocketAddr> = fine.iter().map(|(addr, _)| *addr).collect();
-    let (stream, address) = first(&addrs).await.map_err(|(error, address)| NoServer {
-        refusal: Refusal::new(EgressCause::Unreachable, &format!("nobody answers: {error}")),
-        address,
-    })?;
+    let (stream, address) = first(&addrs).await.map_err(unreachable)?;
     // The way of a connection may be another than its address alone has: by its source, or by a route that is new. Nothing was
     // said to it yet.
     let is_known = fine.iter().any(|(addr, is_own)| *addr == address && *is_own);
@@ -109,6 +112,29 @@ pub(crate) async fn reach(
     }
     prepare(&stream);
     Ok(Server { stream, address, is_own, would_deny })
+}
+
+/// Dials an address that its client asked for.
+///
+/// # Errors
+/// [`NoServer`].
+pub(crate) async fn reach_address(
+    worker: &Worker,
+    policy: &Policy,
+    addr: IpAddr,
+    port: u16,
+) -> Result<Server, NoServer> {
+    let full = |_| Refusal::new(EgressCause::Full, "too many servers are being looked for already");
+    let _turn = timeout(TURN_TIME, worker.dials_of.take(ADDRESSES)).await.map_err(full)?;
+    let _place = timeout(TURN_TIME, worker.dials.acquire()).await.map_err(full)?;
+    let addr = is_granted(&policy.names, addr, port)?;
+    let (stream, address) = first(&[SocketAddr::new(addr, port)]).await.map_err(unreachable)?;
+    prepare(&stream);
+    Ok(Server { stream, address, is_own: false, would_deny: None })
+}
+
+fn unreachable((error, address): (io::Error, Option<SocketAddr>)) -> NoServer {
+    NoServer { refusal: Refusal::new(EgressCause::Unreachable, &format!("nobody answers: {error}")), address }
 }
 
 /// Whether a connection is to this host.

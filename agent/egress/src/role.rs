@@ -7,7 +7,7 @@ use crate::{
     lookups::MOST_LOOKUPS,
     proxy::{self, Access},
     share,
-    worker::Worker,
+    worker::{Open, Worker},
 };
 use ipnet::Ipv4Net;
 use nix::sys::{
@@ -164,9 +164,10 @@ fn receive_start(core: &UnixStream) -> Result<(EgressStart, Sockets), Error> {
 /// The same of a run that no core holds: it is in the host's network.
 fn start_of_proxy(start: EgressProxy, sockets: Vec<OwnedFd>) -> Result<(EgressStart, Sockets), Error> {
     let [listener] = <[OwnedFd; 1]>::try_from(sockets).map_err(|_| Error::Descriptors)?;
-    // What the terminal says is for the command: the launcher ends its worker.
-    let of_terminal = [Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTSTP, Signal::SIGHUP];
-    SigSet::from_iter(of_terminal).thread_block().map_err(|errno| Error::Io(errno.into()))?;
+    // What is said to all processes of a run, by the terminal or by who ends it, is for the command, which may have something left to
+    // say to others: the launcher ends its worker.
+    let of_command = [Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTSTP, Signal::SIGHUP, Signal::SIGTERM];
+    SigSet::from_iter(of_command).thread_block().map_err(|errno| Error::Io(errno.into()))?;
     let EgressProxy { profile, mut names, token, uploads } = start;
     // Nobody would answer.
     names.options.ask = None;
@@ -242,7 +243,8 @@ async fn obey(worker: &Worker, mut orders: Orders, lines: mpsc::Sender<OwnedFd>)
 
 fn serve_sockets(worker: &Rc<Worker>, sockets: Sockets, limits: confine::Limits) -> io::Result<()> {
     let Sockets { connections, questions, token } = sockets;
-    let access = token.map(|token| Rc::new(Access::new(&token, share::pool(limits.memory / 4))));
+    let access = token
+        .map(|token| Rc::new(Access::new(&token, share::pool(limits.memory / 4), worker.most_connections)));
     connections.set_nonblocking(true)?;
     let connections = tokio::net::TcpListener::from_std(connections)?;
     spawn_local(accept(Rc::clone(worker), connections, access));
@@ -264,66 +266,31 @@ async fn accept(worker: Rc<Worker>, listener: tokio::net::TcpListener, access: O
         let (client, from) = match listener.accept().await {
             Ok(accepted) => accepted,
             Err(error) => {
-                complain(&worker, &refused, &format!("connections cannot be accepted: {error}"));
+                worker.complain(&refused, &format!("connections cannot be accepted: {error}"));
                 sleep(PAUSE).await;
                 continue;
             }
         };
-        if worker.counts().open >= worker.most_connections {
-            worker.count(|counts| {
-                (counts.connections, counts.refused) = (counts.connections + 1, counts.refused + 1)
-            });
-            complain(
-                &worker,
-                &refused,
-                "the container has as many connections as it may, and more are refused",
-            );
-            let (worker, from) = (Rc::clone(&worker), access.is_none().then_some(from));
+        if let Some(access) = &access {
+            spawn_local(proxy::serve(Rc::clone(&worker), Rc::clone(access), client, from, asks));
+            continue;
+        }
+        worker.count(|counts| counts.connections += 1);
+        let Some(open) = Open::new(&worker) else {
+            worker.count(|counts| counts.refused += 1);
+            worker.is_full(&refused);
+            let worker = Rc::clone(&worker);
             spawn_local(async move {
-                connection::full(&worker, client, from).await;
+                connection::full(&worker, client, Some(from)).await;
                 drop(asks);
             });
             continue;
-        }
-        let open = Open::new(&worker);
-        let (worker, access) = (Rc::clone(&worker), access.clone());
+        };
+        let worker = Rc::clone(&worker);
         spawn_local(async move {
             let _open = open;
-            match access {
-                Some(access) => {
-                    // Nobody is asked.
-                    drop(asks);
-                    proxy::serve(worker, &access, client).await;
-                }
-                None => connection::serve(worker, client, from, asks).await,
-            }
+            connection::serve(worker, client, from, asks).await;
         });
-    }
-}
-
-/// Tells the operator, now and then.
-fn complain(worker: &Worker, last: &Cell<Option<Instant>>, what: &str) {
-    const OFTEN: Duration = Duration::from_secs(60);
-    if last.get().is_none_or(|last| last.elapsed() >= OFTEN) {
-        last.set(Some(Instant::now()));
-        tracing::warn!("{what}");
-        worker.link.say(FromEgress::Complaint(what.to_owned()));
-    }
-}
-
-/// A connection that is counted.
-struct Open(Rc<Worker>);
-
-impl Open {
-    fn new(worker: &Rc<Worker>) -> Self {
-        worker.count(|counts| (counts.open, counts.connections) = (counts.open + 1, counts.connections + 1));
-        Self(Rc::clone(worker))
-    }
-}
-
-impl Drop for Open {
-    fn drop(&mut self) {
-        self.0.count(|counts| counts.open = counts.open.saturating_sub(1));
     }
 }
 

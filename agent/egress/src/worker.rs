@@ -1,7 +1,7 @@
 //! What all connections and questions of a worker share: the policy, the table of names, counts.
 
 use crate::{
-    addresses::{Found, MOST_ADDRESSES, Not, may_dial},
+    addresses::{Found, MOST_ADDRESSES, Not, is_granted, may_dial},
     asks::Questions,
     confine::Limits,
     flow::Mover,
@@ -86,6 +86,8 @@ pub(crate) struct Passing {
     pub(crate) ech: bool,
     /// A person was asked about it, and let it pass.
     pub(crate) asked: bool,
+    /// Its client asked a proxy for the address: no name led there.
+    pub(crate) by_address: bool,
     /// Of audit mode: why it would have been refused.
     pub(crate) would_deny: Rc<RefCell<Option<Refusal>>>,
 }
@@ -97,6 +99,9 @@ pub(crate) struct Live {
     pub(crate) cut: Notify,
     pub(crate) why: Cell<Option<Refusal>>,
 }
+
+/// A connection that is counted.
+pub(crate) struct Open(Rc<Worker>);
 
 /// Keeps a connection known for as long as it lives.
 pub(crate) struct Known<'a> {
@@ -151,7 +156,10 @@ impl Policy {
     /// # Errors
     /// Why not.
     pub(crate) fn judge_passing(&self, passing: &Passing) -> Result<(), Refusal> {
-        let Passing { name, port, address, is_own, tcp, ech, asked, would_deny } = passing;
+        let Passing { name, port, address, is_own, tcp, ech, asked, by_address, would_deny } = passing;
+        if *by_address {
+            return is_granted(&self.names, address.ip(), *port).map(drop);
+        }
         let rule = match self.judge(name, *port) {
             Ok(rule) => Some(rule),
             // That stands as long as others would be asked about.
@@ -275,6 +283,21 @@ impl Worker {
         Known { worker: self, id, live }
     }
 
+    /// Tells the operator, now and then: `last` is when.
+    pub(crate) fn complain(&self, last: &Cell<Option<Instant>>, what: &str) {
+        const OFTEN: Duration = Duration::from_secs(60);
+        if last.get().is_none_or(|last| last.elapsed() >= OFTEN) {
+            last.set(Some(Instant::now()));
+            tracing::warn!("{what}");
+            self.link.say(FromEgress::Complaint(what.to_owned()));
+        }
+    }
+
+    /// The same of connections for which there is no room.
+    pub(crate) fn is_full(&self, last: &Cell<Option<Instant>>) {
+        self.complain(last, "the container has as many connections as it may, and more are refused");
+    }
+
     /// Counts something.
     pub(crate) fn count(&self, change: impl FnOnce(&mut EgressCounts)) {
         let mut counts = self.counts.get();
@@ -301,6 +324,23 @@ impl Live {
     fn end(&self, why: Refusal) {
         self.why.set(Some(why));
         self.cut.notify_one();
+    }
+}
+
+impl Open {
+    /// One more, if there is room.
+    pub(crate) fn new(worker: &Rc<Worker>) -> Option<Self> {
+        let has_room = worker.counts().open < worker.most_connections;
+        has_room.then(|| {
+            worker.count(|counts| counts.open += 1);
+            Self(Rc::clone(worker))
+        })
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.count(|counts| counts.open = counts.open.saturating_sub(1));
     }
 }
 

@@ -173,7 +173,7 @@ impl<'a> Connection<'a> {
         held: &mut Held<'_>,
         policy: &Policy,
     ) -> Result<Option<Judged>, Refusal> {
-        let mut requests = Box::new(match self.is_forwarded {
+        let mut requests = Box::new(match self.is_forwarded() {
             true => Requests::once(&self.name, self.port),
             false => Requests::new(&self.name, self.port),
         });
