@@ -1,5 +1,6 @@
 """Group `nobpf` (a boot whose lsm= list lacks bpf): nothing pretends to enforce."""
 
+import base64
 import ctypes
 import json
 import os
@@ -10,6 +11,7 @@ import socket
 import ssl
 import subprocess
 import threading
+import urllib.parse
 
 from case import scene
 from harness import PYTHON
@@ -86,7 +88,7 @@ PROXIED = ("curl, HTTP/1.1", "curl, by SOCKS", "wget", "wget, without TLS", "bus
 BY_SOCKS = 'curl -sS --fail ${RINGFENCE_SOCKS_PROXY:+--proxy $RINGFENCE_SOCKS_PROXY} --cacert CA -o OUT https://HOST/data'
 # Everything that leads past a proxy, to the address that it is given: a line for each that succeeded.
 PAST = """
-import socket, sys
+import os, resource, socket, sys
 def attempt(name, way):
     try:
         way()
@@ -105,6 +107,7 @@ attempt("netlink", lambda: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW))
 attempt("raw", lambda: socket.socket(socket.AF_INET, socket.SOCK_RAW, 6))
 attempt("listen", listens)
 attempt("resolve", lambda: socket.getaddrinfo(sys.argv[2], 80))
+attempt("limit", lambda: resource.prlimit(os.getppid(), resource.RLIMIT_CPU))
 """
 
 
@@ -135,7 +138,7 @@ def by_proxy():
     under = ["ringfence", "run", "--profile", "rf-clients", "--accept-partial", refused.stderr.rsplit("--accept-partial ", 1)[1].strip(), "--"]
     past = f"{PYTHON} -I -c {shlex.quote(PAST)} {SERVER} {GRANTED}"
     control = subprocess.run(["sh", "-c", past], capture_output=True, text=True, check=True).stdout.split("\n")
-    assert {"connect", "mapped", "datagram", "netlink", "raw", "listen", "resolve"} <= set(control), control
+    assert {"connect", "mapped", "datagram", "netlink", "raw", "listen", "resolve", "limit"} <= set(control), control
     upstream.asked.clear()
     if landlock_abi() < 4:
         assert "which only the daemon can hold" in refused.stderr, said(refused)
@@ -176,6 +179,33 @@ def by_proxy():
         wanted = f'refused {OTHER}:443: no rule of the profile grants {OTHER} at port 443', f'net = {{ only = ["{OTHER}:443"] }}'
         assert done.returncode == 56 and all(part in done.stderr for part in wanted), said(done)
         assert "enforcement: kernel" not in done.stderr
+    # Nor does it serve another user, who has the password and keeps the places of 600, or hear what that one says.
+    script = f'echo "$https_proxy"; read line; curl -sS -o /dev/null -w "%{{http_code}}" http://{GRANTED}/data'
+    user = {"user": 65534, "group": 65534, "extra_groups": []}
+    run = subprocess.Popen([*under, "sh", "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd="/", **user)
+    proxy = urllib.parse.urlsplit(run.stdout.readline().strip())
+    secret = base64.b64encode(f"{proxy.username}:{proxy.password}".encode()).decode()
+    others = [socket.create_connection((proxy.hostname, proxy.port), 60) for _ in range(600)]
+    heard = []
+    for number, other in enumerate(others):
+        try:
+            other.sendall(b"G" if number else f"CONNECT {GRANTED}:443 HTTP/1.1\r\nProxy-Authorization: Basic {secret}\r\n\r\n".encode())
+        except OSError:
+            pass
+    output, errors = run.communicate("go\n", timeout=300)
+    assert output == "200", f"{output} {errors}"
+    for other in others:
+        try:
+            heard.append(other.recv(100))
+        except OSError:
+            pass
+        other.close()
+    assert not any(heard), heard
+
+    # Whoever accepted the network alone has no proxy, and no network.
+    closed = [word.replace("names", "net") for word in under]
+    done = subprocess.run([*closed, "sh", "-c", f"env | grep PROXY; {past}"], capture_output=True, text=True, cwd="/")
+    assert done.returncode == 0 and done.stdout == "" and "no host is reached by name" in done.stderr, said(done)
     os.unlink(path)
     shutil.rmtree(f"{PLACE}/work", ignore_errors=True)
 
