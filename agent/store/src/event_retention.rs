@@ -33,6 +33,7 @@ fn one(step: &Transaction<'_>, retention: &Retention, now: i64) -> rusqlite::Res
     }
     step.execute("DELETE FROM core_sessions WHERE at < ?1", [oldest])?;
     let of_agents = super::agents::retain(step, oldest, retention.event_bytes / OF_AGENTS)?;
+    super::name_approvals::containers_ended(step, now)?;
     step.execute(
         "DELETE FROM containers WHERE ended < ?1 AND NOT EXISTS (SELECT 1 FROM events e WHERE e.container = containers.id)",
         [oldest],

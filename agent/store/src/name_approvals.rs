@@ -7,12 +7,12 @@ use super::{
     ActiveApproval, Error, SessionWriter,
     connection::{begin, rows},
     sql,
-    standing_approvals::{STANDS, has_room, note},
+    standing_approvals::{STANDS, end, has_room, note},
     turn,
 };
 use ringfence_base::clock::rfc3339;
 use ringfence_wire::{approvals::ApprovalScope, egress_asks::CONNECT, tool_call::Named as _};
-use rusqlite::params;
+use rusqlite::{Params, Transaction, params};
 use serde_json::json;
 
 /// A connection of a container's that waits for a person.
@@ -95,11 +95,44 @@ impl SessionWriter {
     }
 }
 
+/// Who ends an approval whose container is over, for the record.
+const ENDED: &str = "the end of its container";
+
+/// This container ended, and with it what was approved for it. While nothing says so they count as a user's, and the container's own
+/// row goes when its events do.
+pub(super) fn container_ended(step: &Transaction<'_>, public: &str, now: i64) -> rusqlite::Result<()> {
+    end_those(step, "a.session_id = ?1", [public], now)
+}
+
+/// The same of containers whose end is on record, where approvals came at the same moment.
+pub(super) fn containers_ended(step: &Transaction<'_>, now: i64) -> rusqlite::Result<()> {
+    let ended = "EXISTS (SELECT 1 FROM containers c WHERE c.public = a.session_id AND c.ended IS NOT NULL)";
+    end_those(step, ended, [], now)
+}
+
+/// No container outlives its boot, and nobody says of those before this one that they ended.
+pub(super) fn booted(step: &Transaction<'_>, boot: &str, now: i64) -> rusqlite::Result<()> {
+    let is_other = "NOT EXISTS (SELECT 1 FROM containers c WHERE c.public = a.session_id AND c.boot = ?1)";
+    end_those(step, is_other, [boot], now)
+}
+
+fn end_those(step: &Transaction<'_>, which: &str, values: impl Params, now: i64) -> rusqlite::Result<()> {
+    let scope = ApprovalScope::Container.name();
+    let text = format!(
+        "SELECT a.id FROM standing_approvals a WHERE a.scope = '{scope}' AND a.ended_at IS NULL AND {which}"
+    );
+    let ids: Vec<String> =
+        step.prepare_cached(&text)?.query_map(values, |row| row.get(0))?.collect::<Result<_, _>>()?;
+    ids.iter().try_for_each(|id| end(step, id, ("revoke", ENDED), now))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{CallFacts, SessionReader, Viewer};
+    use crate::{CallFacts, Incoming, Retention, SessionReader, Viewer, open};
+    use ringfence_events::manifests::Identity;
     use ringfence_wire::approvals::Fingerprint;
+    use std::sync::Arc;
 
     const OF: NameFacts<'_> =
         NameFacts { call: "c1", uid: 5, container: "0123456789ab", host: "a.org", port: 443 };
@@ -169,6 +202,80 @@ mod tests {
         let id = writer.add_name_approval(&other, None, "uid 5", 11).map(|next| (id, next)).expect("given").1;
         assert_eq!(writer.revoke_approval(Viewer(5), &id[..8], "uid 5", 12).expect("asked"), Some(id));
         assert_eq!(writer.name_approval_for(&other, 13).expect("asked"), None, "revoked");
+    }
+
+    #[test]
+    fn they_end_with_their_container_its_boot_or_its_row_and_make_room() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("audit.db");
+        let mut store = open(&path, 0).expect("opens").writer;
+        let mut sessions = SessionWriter::new(path.clone(), None);
+        let public = |at: u64| format!("{at:012x}");
+        let announced = |kernel: u64| Incoming::Container {
+            kernel,
+            identity: Arc::new(Identity {
+                public: format!("{kernel:012x}"),
+                profile: "p".into(),
+                uid: 5,
+                created: 1,
+            }),
+        };
+        store.hello("first", "boot").expect("said");
+        store.write(&[announced(1), announced(2), announced(3)]).expect("stored");
+        let give = |sessions: &mut SessionWriter, at: u64, port: u16| {
+            let container = public(at);
+            let of = NameFacts { container: &container, port, ..OF };
+            sessions.add_name_approval(&of, None, "uid 5", 1)
+        };
+        (0..98).for_each(|port| drop(give(&mut sessions, 1, port).expect("given")));
+        let (second, third) =
+            (give(&mut sessions, 2, 1).expect("given"), give(&mut sessions, 3, 1).expect("given"));
+        assert!(give(&mut sessions, 2, 2).is_err(), "as many as may stand");
+        let reader = SessionReader::open(&path).expect("opens");
+        let standing = || {
+            let rows = reader.approvals(Viewer(5), 2).expect("read");
+            let mut ids: Vec<String> =
+                rows.iter().map(|row| row["id"].as_str().expect("an id").to_owned()).collect();
+            ids.sort();
+            ids
+        };
+        assert_eq!(standing().len(), 100);
+        store.write(&[Incoming::Ended { kernel: 1 }]).expect("stored");
+        let mut left = vec![second.clone(), third.clone()];
+        left.sort();
+        assert_eq!(standing(), left);
+        let late = give(&mut sessions, 1, 99).expect("at the same moment as its end");
+        assert_eq!(standing(), left, "it stands for nobody");
+        // Its container's row goes with its events, and it does not come back.
+        let retention = Retention { age: 1, ..Retention::default() };
+        let mut rounds = 0;
+        while store.retain(&retention, i64::MAX / 2).expect("deleted") {
+            rounds += 1;
+            assert!(rounds < 100);
+        }
+        let known: i64 = sessions
+            .connection()
+            .expect("open")
+            .query_row("SELECT count(*) FROM containers WHERE kernel = 1", [], |row| row.get(0))
+            .expect("read");
+        assert_eq!((known, standing()), (0, left.clone()), "{late}");
+        // The same boot changes nothing, another ends what nobody said had ended.
+        store.hello("second", "boot").expect("said");
+        assert_eq!(standing(), left);
+        store.hello("third", "next boot").expect("said");
+        assert!(standing().is_empty());
+        let row = reader.approval(Viewer(5), &second).expect("read").expect("it is kept");
+        assert_eq!(row["ended_by"], "the end of its container");
+        let ended: i64 = sessions
+            .connection()
+            .expect("open")
+            .query_row(
+                "SELECT count(*) FROM ledger WHERE entry LIKE '%the end of its container%'",
+                [],
+                |row| row.get(0),
+            )
+            .expect("read");
+        assert_eq!(ended, 101, "each is in the ledger");
     }
 
     #[test]

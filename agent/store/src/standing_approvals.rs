@@ -314,7 +314,12 @@ const SHOWN_AS: &str = "SELECT a.id, a.uid, a.scope, a.session_id, a.call_id, a.
      FROM standing_approvals a";
 
 /// Ends one, with its entry of the ledger.
-fn end(step: &Transaction<'_>, id: &str, (change, by): (&str, &str), now: i64) -> rusqlite::Result<()> {
+pub(super) fn end(
+    step: &Transaction<'_>,
+    id: &str,
+    (change, by): (&str, &str),
+    now: i64,
+) -> rusqlite::Result<()> {
     step.prepare_cached("UPDATE standing_approvals SET ended_at = ?2, ended_by = ?3 WHERE id = ?1")?
         .execute(params![id, rfc3339(now), by])?;
     note(step, id, (change, by), now)

@@ -1,6 +1,8 @@
 //! Writing: a batch of events, and everything else that came with it, in one transaction.
 
-use super::{Error, Retention, agents, connection::begin, event_retention, run_lines, sql, turn};
+use super::{
+    Error, Retention, agents, connection::begin, event_retention, name_approvals, run_lines, sql, turn,
+};
 use ringfence_base::clock;
 use ringfence_common::event::{rule, verdict};
 use ringfence_events::{
@@ -126,6 +128,11 @@ impl Writer {
             // Of the cores before this one. Nothing of this one's is stored yet.
             run_lines::broken(&mut self.connection)?;
         }
+        let _turn = turn::wait();
+        let step = begin(&mut self.connection)?;
+        name_approvals::booted(&step, boot, clock::now_micros())
+            .map_err(sql("end approvals of containers"))?;
+        step.commit().map_err(sql("commit"))?;
         Ok(stored.map_or(0, i64::cast_unsigned))
     }
 
@@ -393,10 +400,12 @@ impl Rows<'_> {
 
     fn ended(&mut self, kernel: u64) -> rusqlite::Result<()> {
         let id = self.container(kernel, None)?;
-        self.step
-            .prepare_cached("UPDATE containers SET ended = ?2 WHERE id = ?1")?
-            .execute([id, clock::now_micros()])?;
-        Ok(())
+        let now = clock::now_micros();
+        let public: String = self
+            .step
+            .prepare_cached("UPDATE containers SET ended = ?2 WHERE id = ?1 RETURNING public")?
+            .query_row([id, now], |row| row.get(0))?;
+        name_approvals::container_ended(self.step, &public, now)
     }
 
     fn counted(&mut self, counted: &Counted) -> rusqlite::Result<()> {
