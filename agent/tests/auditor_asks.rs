@@ -30,15 +30,23 @@ fn started() -> Core {
     core
 }
 
-fn line_of(core: &Core, container: u64, public: &str) -> Conn {
-    let line = EgressLine {
+fn of(container: u64, public: &str) -> EgressLine {
+    EgressLine {
         container,
         public: public.into(),
         profile: "coder".into(),
         uid: uid(),
         created: 0,
         block: "198.18.3.0/24".parse().expect("a block"),
-    };
+        within: None,
+    }
+}
+
+fn line_of(core: &Core, container: u64, public: &str) -> Conn {
+    line_for(core, of(container, public))
+}
+
+fn line_for(core: &Core, line: EgressLine) -> Conn {
     let mut conn = Conn::connect(&core.dir.path().join("mcp.sock"), PATIENCE).expect("connects");
     conn.send(&McpRequest::Egress(line)).expect("asks");
     assert_eq!(conn.receive::<McpReply>().expect("answers"), McpReply::Linked);
@@ -62,7 +70,7 @@ fn answer(worker: &mut Conn) -> EgressDecision {
 }
 
 fn decision(question: u64, approve: bool, by: &str, stands: bool) -> EgressDecision {
-    EgressDecision { question, approve, by: by.into(), stands }
+    EgressDecision { question, approve, by: by.into(), stands, full: false }
 }
 
 fn ok(core: &Core, args: &[&str]) -> String {
@@ -127,7 +135,7 @@ fn a_connection_waits_among_calls_and_a_person_decides_once() {
     ask(&mut worker, 2, "api.example.org", 443);
     ok(&core, &["approvals", "deny", &id(&waiting(&core, 1)[0])]);
     assert_eq!(answer(&mut worker), decision(2, false, "uid 0", false));
-    // Clients that give up take it away, and so does the worker's end.
+    // Its worker takes it away, and so does the worker's end.
     ask(&mut worker, 3, "b.example.org", 80);
     let late = id(&waiting(&core, 1)[0]);
     say(&mut worker, EgressAsk::Gone { question: 3 });
@@ -155,7 +163,8 @@ fn an_approval_for_the_container_answers_that_host_and_port_there_and_nowhere_el
     }
     let given = ok(&core, &["approvals", "approve", &call, "--scope", "container"]);
     assert!(given.contains("until the end of its container"), "{given}");
-    let EgressDecision { question: 1, approve: true, by, stands: true } = answer(&mut worker) else {
+    let EgressDecision { question: 1, approve: true, by, stands: true, full: false } = answer(&mut worker)
+    else {
         panic!("another answer")
     };
     let approval = by.strip_prefix("uid 0, approval ").expect("it is named").to_owned();
@@ -227,7 +236,7 @@ fn what_a_worker_may_ask_is_bounded_and_sound() {
         ask(&mut worker, question, &format!("{question}.evil.example"), 443);
     }
     let too_many = answer(&mut worker);
-    assert_eq!((too_many.question, too_many.approve), (MOST_QUESTIONS as u64, false));
+    assert_eq!((too_many.question, too_many.approve, too_many.full), (MOST_QUESTIONS as u64, false, true));
     assert!(too_many.by.contains("too many"), "{too_many:?}");
     waiting(&core, MOST_QUESTIONS);
     // Who gives up and asks again and again is not shown each time.
@@ -241,7 +250,7 @@ fn what_a_worker_may_ask_is_bounded_and_sound() {
         shown += 1;
     }
     let denied = answer(&mut worker);
-    assert!(!denied.approve && denied.question < 199, "{denied:?} of {shown}");
+    assert!(!denied.approve && denied.full && denied.question < 199, "{denied:?} of {shown}");
     for (name, port, wait_ms) in [
         ("a b.org", 443, 1),
         ("A.org", 443, 1),
@@ -253,7 +262,8 @@ fn what_a_worker_may_ask_is_bounded_and_sound() {
         say(&mut worker, EgressAsk::Ask { question: 1, name: name.into(), port, wait_ms });
         assert!(worker.receive::<EgressDecision>().is_err(), "{name}:{port}: its line is ended");
     }
-    let mut worker = line(&core);
+    // Another's: nobody is shown any more of this one's.
+    let mut worker = line_of(&core, 0x2006, "ffeeddccbbaa");
     ask(&mut worker, 1, "a.org", 443);
     ask(&mut worker, 1, "b.org", 443);
     assert!(worker.receive::<EgressDecision>().is_err(), "a number that is used twice");
@@ -287,6 +297,29 @@ fn an_approval_into_the_profile_changes_its_file_and_lets_the_connection_go() {
     assert_eq!(answer(&mut worker), decision(1, true, "uid 0", false));
     let added = text.replace("# a\n", "# a\n  \"api.example.org:8443\",\n");
     assert_eq!(fs::read_to_string(&file).expect("read"), added);
+    // Nor what would be too much for a profile that extends it.
+    let hosts: Vec<String> = (0..125).map(|at| format!("\"h{at}.org:443\"")).collect();
+    let extends = format!("extends = \"coder\"\n[grant]\nnet = {{ add = [{}] }}\n", hosts.join(", "));
+    fs::write(profiles.join("wide.toml"), extends).expect("written");
+    ask(&mut worker, 7, "one-more.example.org", 443);
+    let call = id(&waiting(&core, 1)[0]);
+    let (_, err, ok) = into(&call);
+    assert!(!ok && err.contains("would not be valid: wide"), "{err}");
+    assert_eq!(fs::read_to_string(&file).expect("read"), added);
+    fs::remove_file(profiles.join("wide.toml")).expect("removed");
+    let (_, err, ok) = into(&call);
+    assert!(ok, "the control: {err}");
+    assert_eq!(answer(&mut worker), decision(7, true, "uid 0", false));
+    // Nor is any profile changed for what runs within a container: it chose that profile.
+    let within = EgressLine { within: Some("00000000000a".into()), ..of(0x1005, CONTAINER) };
+    let mut inner = line_for(&core, within);
+    ask(&mut inner, 1, "inner.example.org", 443);
+    let call = id(&waiting(&core, 1)[0]);
+    let (_, err, ok) = into(&call);
+    assert!(!ok && err.contains("within container 00000000000a"), "{err}");
+    assert!(!fs::read_to_string(&file).expect("read").contains("inner"));
+    drop(inner);
+    waiting(&core, 0);
     // What would be no profile changes nothing, and the connection waits on.
     fs::write(&file, "net = 1\n[grant]\n").expect("written");
     ask(&mut worker, 2, "b.example.org", 443);

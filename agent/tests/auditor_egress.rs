@@ -31,6 +31,7 @@ fn whose(container: u64, public: &str, third: u8) -> EgressLine {
         uid: uid(),
         created: 0,
         block: format!("198.18.{third}.0/24").parse().expect("a block"),
+        within: None,
     }
 }
 

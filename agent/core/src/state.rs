@@ -313,6 +313,7 @@ impl<E: Enforcer> State<E> {
                 uid: request.uid,
                 created,
                 block: service.block(),
+                within: context.outer.first().map(|outermost| outermost.id.clone()),
             };
             if let Err(error) = self.redirect(id, service, line) {
                 self.release(id);

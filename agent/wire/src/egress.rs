@@ -281,6 +281,16 @@ pub struct EgressLine {
     pub created: i64,
     /// Its own addresses: no other stands for a name of its.
     pub block: Ipv4Net,
+    /// Public id of the outermost container around it; `None`: there is none around it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub within: Option<String>,
+}
+
+impl EgressLine {
+    /// The outermost container that it is in: itself, where there is none around it. What is counted of one is counted of all within.
+    pub fn outermost(&self) -> &str {
+        self.within.as_ref().unwrap_or(&self.public)
+    }
 }
 
 /// A frame on the line to the auditor.

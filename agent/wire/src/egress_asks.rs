@@ -54,7 +54,7 @@ pub enum EgressAsk {
         /// How long the worker waits for the answer from now on, ms, at most [`LONGEST_WAIT_MS`].
         wait_ms: u32,
     },
-    /// Nobody waits for the answer any more.
+    /// Its time is up, or it is answered otherwise. That its clients gave up is not said: they are likely to try again.
     Gone {
         /// The question's number.
         question: u64,
@@ -74,6 +74,9 @@ pub struct EgressDecision {
     /// The same question would be answered so again for a while.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub stands: bool,
+    /// Nobody decided: it was not shown to anybody, as too much waits already.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub full: bool,
 }
 
 /// A question as people see it while it waits.
@@ -87,6 +90,9 @@ pub struct WaitingConnection {
     pub container: String,
     /// Name of its profile.
     pub profile: String,
+    /// Public id of the outermost container around it, whose profile bounds what it reaches, too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub within: Option<String>,
 }
 
 #[cfg(test)]
@@ -119,7 +125,7 @@ mod tests {
         assert!(serde_json::from_str::<EgressSaid>(&text(ASKS_AT_ONCE)).is_ok());
         assert!(serde_json::from_str::<EgressSaid>(&text(ASKS_AT_ONCE + 1)).is_err());
         let by = "\u{1}".repeat(MAX_BY);
-        let decision = EgressDecision { question: u64::MAX, approve: false, by, stands: true };
+        let decision = EgressDecision { question: u64::MAX, approve: false, by, stands: true, full: true };
         assert!(serde_json::to_vec(&decision).unwrap().len() <= MAX_DECISION);
     }
 }

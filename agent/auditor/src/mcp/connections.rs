@@ -3,12 +3,13 @@
 //!
 //! Rules and exceptions see a call of `net.connect`, of a server that is called as the host. A worker may be in its container's
 //! hands: what it asks is about its own container, few wait, and more than a person could read are refused without being shown.
+//! That is counted by the outermost container, as what is governed may start any number of others within.
 
 use super::{
     approvals::{HeldNow, NotApproved},
     link::Link,
     sessions::Sessions,
-    waiting::{Decider, KnownCall, NOBODY, Origin, TOO_MANY},
+    waiting::{Asked, Decider, KnownCall, NOBODY, Origin, TOO_MANY},
     watchers::Change,
     writer::Turn,
 };
@@ -24,17 +25,12 @@ use ringfence_wire::{
     tool_call::Action,
 };
 use serde_json::{Value, json};
-use std::{
-    collections::HashMap,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{collections::HashMap, sync::Arc, time::Instant};
 
-/// How long a question takes on average, and so much sooner where few came before: twice what a worker of ours asks.
-const EACH: Duration = Duration::from_secs(2);
-const BURST: Duration = Duration::from_secs(64);
 /// Connections of one user's containers that may wait at once: they leave room for calls.
 const MOST_OF_A_USER: usize = 96;
+/// The same of one container and all within it: they leave room for other containers of the user.
+const MOST_WITHIN: usize = 24;
 /// How long a question is shown whose time is up: its worker says that nobody waits, and may be stuck.
 const LATE: i64 = 5_000_000;
 
@@ -49,19 +45,25 @@ pub(super) struct Questions<'a> {
     link: &'a Link,
     /// By the worker's number: our id, and when it is over.
     waiting: HashMap<u64, (String, i64)>,
-    /// When all that were asked would have come at the average.
-    paced: Instant,
 }
 
 /// What rules and exceptions say of a question.
 enum Judged {
-    Decided { approve: bool, by: String },
-    Waits { risk: Risk, rules: Vec<String> },
+    Decided {
+        approve: bool,
+        by: String,
+    },
+    Waits {
+        risk: Risk,
+        rules: Vec<String>,
+        /// The rules are known, so that none of them forbids what somebody approved before.
+        known: bool,
+    },
 }
 
 impl<'a> Questions<'a> {
     pub(super) fn new(sessions: &'a Sessions, line: &'a EgressLine, link: &'a Link) -> Self {
-        Self { sessions, line, link, waiting: HashMap::new(), paced: Instant::now() }
+        Self { sessions, line, link, waiting: HashMap::new() }
     }
 
     /// Whether nobody has to look for those whose time is up.
@@ -116,23 +118,26 @@ impl<'a> Questions<'a> {
         wait_ms: u32,
         still: &dyn Fn() -> bool,
     ) -> Result<(), FrameError> {
-        let EgressLine { public, profile, uid, .. } = self.line;
+        let EgressLine { public, profile, uid, within, .. } = self.line;
+        let outermost = self.line.outermost();
         let decide = |approve: bool, by: String, stands| {
-            self.link.send(&EgressDecision { question, approve, by, stands })
+            self.link.send(&EgressDecision { question, approve, by, stands, full: false })
         };
-        let now = Instant::now();
-        let paced = self.paced.max(now) + EACH;
-        // Only for those that a person would see.
-        let has_room = paced <= now + BURST && self.waiting.len() < MOST_QUESTIONS;
-        let connection =
-            WaitingConnection { host, port, container: public.clone(), profile: profile.clone() };
+        let connection = WaitingConnection {
+            host,
+            port,
+            container: public.clone(),
+            profile: profile.clone(),
+            within: within.clone(),
+        };
         let arguments = json!({ "host": connection.host, "port": port });
-        let (risk, rules) = match self.sessions.judge_connection(*uid, &connection.host, &arguments) {
-            Judged::Decided { approve, by } => {
-                return decide(approve, by, approve);
-            }
-            Judged::Waits { risk, rules } => (risk, rules),
-        };
+        let ((risk, rules), is_judged) =
+            match self.sessions.judge_connection(*uid, &connection.host, &arguments) {
+                Judged::Decided { approve, by } => {
+                    return decide(approve, by, approve);
+                }
+                Judged::Waits { risk, rules, known } => ((risk, rules), known),
+            };
         let (call, since) = (uuid::Uuid::new_v4().to_string(), clock::now_micros());
         let until = since.saturating_add(i64::from(wait_ms) * 1000);
         let known = KnownCall {
@@ -159,13 +164,18 @@ impl<'a> Questions<'a> {
             connection: Some(connection),
         };
         // Whose descendants decide nothing is not known: who is governed never does.
+        let asked = Asked { number: question, outermost: outermost.to_owned() };
         let from =
-            Origin { uid: *uid, client: NOBODY, governed: true, fingerprint: None, question: Some(question) };
-        match self.sessions.hold_connection((waiting, has_room), &known, (from, self.link), still) {
+            Origin { uid: *uid, client: NOBODY, governed: true, fingerprint: None, question: Some(asked) };
+        let has_room = self.waiting.len() < MOST_QUESTIONS;
+        let how = Hold { has_room, is_judged, outermost };
+        match self.sessions.hold_connection((waiting, how), &known, (from, self.link), still) {
             HeldNow::Answered(by) => decide(true, by, true),
-            HeldNow::TooMany => decide(false, TOO_MANY.to_owned(), false),
+            HeldNow::TooMany => {
+                let by = TOO_MANY.to_owned();
+                self.link.send(&EgressDecision { question, approve: false, by, stands: false, full: true })
+            }
             HeldNow::Waits => {
-                self.paced = paced;
                 self.waiting.insert(question, (call.clone(), until));
                 self.sessions.notify(*uid, Change::Call(call));
                 Ok(())
@@ -220,17 +230,33 @@ fn standing(writer: &mut Turn<'_>, facts: &NameFacts<'_>) -> Option<ActiveApprov
     })
 }
 
+/// How a connection is to wait.
+#[derive(Debug, Clone, Copy)]
+struct Hold<'a> {
+    /// Its container has room for it.
+    has_room: bool,
+    /// The rules are known, and none of them decides.
+    is_judged: bool,
+    outermost: &'a str,
+}
+
 impl Sessions {
     /// What the rules of the database that bind this user, and their exceptions, say of a connection.
     fn judge_connection(&self, uid: u32, host: &str, arguments: &Value) -> Judged {
         let rules = RuleSet::new(Vec::new());
-        match self.readers.ask(|reader| reader.stored_rules(uid)) {
-            Ok(stored) => rules.set_stored(&stored),
+        let known = match self.readers.ask(|reader| reader.stored_rules(uid)) {
+            Ok(stored) => {
+                rules.set_stored(&stored);
+                true
+            }
             // There are none before there is a database.
-            Err(_) if !self.db.exists() => {}
-            // A person decides, who may know them.
-            Err(error) => tracing::warn!("the rules about a connection cannot be read: {}", chain(&error)),
-        }
+            Err(_) if !self.db.exists() => true,
+            // A person decides, who may know them. Who approved it before did not know of one that was made since.
+            Err(error) => {
+                tracing::warn!("the rules about a connection cannot be read: {}", chain(&error));
+                false
+            }
+        };
         let (risk, judgement, excepted) = rules.judge_call((host, CONNECT), Risk::of_connection(), arguments);
         let named = |what: &str, names: &[String]| match names {
             [] => "the score".to_owned(),
@@ -238,7 +264,9 @@ impl Sessions {
         };
         match judgement.action {
             Action::Block => Judged::Decided { approve: false, by: named("rule", &judgement.rules) },
-            Action::Pause => Judged::Waits { risk, rules: judgement.rules },
+            Action::Pause => Judged::Waits { risk, rules: judgement.rules, known },
+            // It is judged again when they can be read.
+            Action::Pass | Action::Flag if !known => Judged::Waits { risk, rules: judgement.rules, known },
             Action::Pass | Action::Flag => {
                 let names: Vec<String> = excepted.into_iter().map(|one| one.name).collect();
                 Judged::Decided { approve: true, by: named("exception", &names) }
@@ -249,20 +277,32 @@ impl Sessions {
     /// A connection is to wait, if there is room, unless an approval stands that answers it.
     fn hold_connection(
         &self,
-        (waiting, has_room): (WaitingCall, bool),
+        (waiting, how): (WaitingCall, Hold<'_>),
         known: &KnownCall,
         (from, link): (Origin, &Link),
         still: &dyn Fn() -> bool,
     ) -> HeldNow {
-        if let Some(((), by)) = self.approved_before(known, still, || Some(())) {
+        let Hold { has_room, is_judged, outermost } = how;
+        if is_judged && let Some(((), by)) = self.approved_before(known, still, || Some(())) {
             return HeldNow::Answered(by);
         }
-        let has_room = has_room && self.waiting.connections(known.uid) < MOST_OF_A_USER;
-        if !has_room || !self.waiting.add_from(waiting, from, Arc::clone(link)) {
+        // Two lines at once may pass by one or two more: none waits for another's.
+        let (of_user, within) = self.waiting.connections(known.uid, outermost);
+        if !has_room || of_user >= MOST_OF_A_USER || within >= MOST_WITHIN {
+            return HeldNow::TooMany;
+        }
+        // Only what a person sees counts.
+        if !self.waiting.paces.take(known.uid, outermost, Instant::now()) {
+            return HeldNow::TooMany;
+        }
+        if !self.waiting.add_from(waiting, from, Arc::clone(link)) {
+            self.waiting.paces.give_back(known.uid, outermost);
             return HeldNow::TooMany;
         }
         // Who gave an approval since did not find this one among those that wait.
-        if let Some((held, by)) = self.approved_before(known, still, || self.waiting.take(&known.call)) {
+        if is_judged
+            && let Some((held, by)) = self.approved_before(known, still, || self.waiting.take(&known.call))
+        {
             held.let_go(by);
         }
         HeldNow::Waits

@@ -209,8 +209,9 @@ fn hand_over(
 
 /// Whether the daemon can have said this.
 fn is_sound(line: &EgressLine) -> bool {
-    let is_id = line.public.len() == 12 && line.public.bytes().all(|byte| byte.is_ascii_hexdigit());
-    is_id
+    let is_id = |id: &str| id.len() == 12 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
+    is_id(&line.public)
+        && line.within.as_deref().is_none_or(is_id)
         && !line.profile.is_empty()
         && line.profile.len() <= LONGEST_PROFILE
         && line.block.prefix_len() == BLOCK

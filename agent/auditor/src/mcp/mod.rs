@@ -10,6 +10,7 @@ mod egress_line;
 mod intake;
 pub(crate) mod link;
 mod origin;
+mod paces;
 pub(crate) mod peers;
 pub(crate) mod rule_changes;
 mod rule_orders;

@@ -129,7 +129,12 @@ fn converse(
         McpRequest::Decide { call, approve } => {
             let decided = sessions.peers.facts(uid, conn.stream(), &still).and_then(|facts| {
                 let who = Decider::Process { uid, facts };
-                sessions.waiting.decide(&call, approve, &who)
+                let known = sessions.waiting.known(&call, &who)?;
+                // Nobody is known who started it: that no client's agent decides is all that can be told.
+                if known.connection.is_some() {
+                    sessions.may_approve(uid, conn.stream(), &still)?;
+                }
+                sessions.waiting.decide(&known.call, approve, &who)
             });
             let decided = decided.inspect_err(|why| refused("a decision about a waiting call is", why));
             decided.map_or_else(|e| failed(e.to_string()), |call| McpReply::Decided { call })

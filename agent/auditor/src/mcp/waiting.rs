@@ -1,6 +1,6 @@
 //! Calls that wait for a person: who may decide, and that a decision counts once.
 
-use super::link::Link;
+use super::{link::Link, paces::Paces};
 use ringfence_base::{
     clock,
     quota::{Owners, Refusals},
@@ -14,7 +14,7 @@ use ringfence_wire::{
 };
 use std::{
     collections::{BTreeSet, HashMap},
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 /// Calls of one user, subordinate ids included, that may wait at once. More are denied at once, by nobody.
@@ -58,8 +58,17 @@ pub(super) struct Held {
     client: u32,
     governed: bool,
     fingerprint: Option<Fingerprint>,
-    question: Option<u64>,
+    question: Option<Asked>,
     link: Link,
+}
+
+/// What is known of a connection that waits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Asked {
+    /// The number that an egress worker has for it.
+    pub number: u64,
+    /// The outermost container around whoever asks.
+    pub outermost: String,
 }
 
 /// Where a call comes from that waits.
@@ -73,8 +82,8 @@ pub struct Origin {
     pub governed: bool,
     /// What it says of the call.
     pub fingerprint: Option<Fingerprint>,
-    /// The number that an egress worker has for it, where it is a connection of its container's.
-    pub question: Option<u64>,
+    /// Where it is a connection of a container's, and no call.
+    pub question: Option<Asked>,
 }
 
 /// A call that waits, and what is known by which another is told to be the same.
@@ -116,11 +125,27 @@ impl Held {
 
     /// Tells whoever waits. `stands`: it would be answered so again.
     fn answer(&self, approve: bool, mut by: String, stands: bool) -> Result<(), FrameError> {
-        let Some(question) = self.question else {
+        let Some(Asked { number: question, .. }) = self.question else {
             return self.link.send(&SessionOrder::Decide { call: self.call.id.clone(), approve, by });
         };
         by.truncate(by.floor_char_boundary(MAX_BY));
-        self.link.send(&EgressDecision { question, approve, by, stands })
+        self.link.send(&EgressDecision { question, approve, by, stands, full: false })
+    }
+
+    /// Tells whoever waits that nobody is asked: there is no room.
+    fn displace(&self) -> Result<(), FrameError> {
+        let Some(Asked { number: question, .. }) = self.question else {
+            return self.answer(false, TOO_MANY.to_owned(), false);
+        };
+        let by = TOO_MANY.to_owned();
+        self.link.send(&EgressDecision { question, approve: false, by, stands: false, full: true })
+    }
+
+    /// Whether whoever says that this call waits has said so before.
+    fn is_from(&self, session: &str, from: &Origin, link: &Link) -> bool {
+        self.call.session == session
+            && (self.uid, &self.question) == (from.uid, &from.question)
+            && Arc::ptr_eq(&self.link, link)
     }
 }
 
@@ -135,7 +160,9 @@ fn bounded(mut call: WaitingCall) -> WaitingCall {
         texts.truncate(MOST_TEXTS);
         texts.iter_mut().for_each(cut);
     }
-    [&mut call.server, &mut call.tool].into_iter().for_each(cut);
+    // A host is no longer than a name may be, and its end says whose it is.
+    let texts = [(call.connection.is_none()).then_some(&mut call.server), Some(&mut call.tool)];
+    texts.into_iter().flatten().for_each(cut);
     call
 }
 
@@ -151,6 +178,8 @@ fn cut(text: &mut String) {
 #[derive(Debug, Default)]
 pub struct Waiting {
     pub(super) refusals: Refusals,
+    /// How fast people were asked about connections.
+    pub(super) paces: Paces,
     owners: Owners,
     held: Mutex<HashMap<String, Held>>,
 }
@@ -231,7 +260,12 @@ pub enum Refused {
 impl Waiting {
     /// None waits yet.
     pub fn new(owners: Owners) -> Self {
-        Self { refusals: Refusals::new(owners.clone()), owners, held: Mutex::default() }
+        Self {
+            refusals: Refusals::new(owners.clone()),
+            owners,
+            paces: Paces::default(),
+            held: Mutex::default(),
+        }
     }
 
     /// A call begins to wait of whose interceptor nothing more is known.
@@ -241,26 +275,31 @@ impl Waiting {
         self.add_from(call, from, link)
     }
 
-    /// A call begins to wait, or waits on until another time. `false`: too many of this user's do already, or of all users'.
+    /// A call begins to wait, or waits on until another time. `false`: too many of this user's do already, or of all users'; or
+    /// another has its id. Those are no secret, and a connection's is in no table where it could be only once: whoever says that a
+    /// call of its own has that one takes nobody's place.
     pub fn add_from(&self, call: WaitingCall, from: Origin, link: Link) -> bool {
-        let Origin { uid, client, governed, fingerprint, question } = from;
         let call = bounded(call);
-        let owner = self.owners.of(uid);
+        let owner = self.owners.of(from.uid);
         let displaced = {
             let mut held = self.lock();
-            let displaced = if held.contains_key(&call.id) {
+            let displaced = if let Some(before) = held.get(&call.id) {
+                if !before.is_from(&call.session, &from, &link) {
+                    return false;
+                }
                 None
             } else {
                 let Some(displaced) = room_for(&held, owner) else { return false };
                 displaced.and_then(|id| held.remove(&id))
             };
+            let Origin { uid, client, governed, fingerprint, question } = from;
             let id = call.id.clone();
             held.insert(id, Held { call, uid, owner, client, governed, fingerprint, question, link });
             displaced
         };
         if let Some(displaced) = displaced {
             // If its interceptor is gone it waits for nobody.
-            let _ = displaced.answer(false, TOO_MANY.to_owned(), false);
+            let _ = displaced.displace();
         }
         true
     }
@@ -280,11 +319,13 @@ impl Waiting {
         self.lock().contains_key(call)
     }
 
-    /// How many connections of a user's containers wait, subordinate ids included.
-    pub(super) fn connections(&self, uid: u32) -> usize {
+    /// How many connections of a user's containers wait, subordinate ids included; and how many of those within one of them.
+    pub(super) fn connections(&self, uid: u32, outermost: &str) -> (usize, usize) {
         let owner = self.owners.of(uid);
-        let is_one = |held: &&Held| held.owner == owner && held.call.connection.is_some();
-        self.lock().values().filter(is_one).count()
+        let held = self.lock();
+        let asked =
+            held.values().filter(|held| held.owner == owner).filter_map(|held| held.question.as_ref());
+        asked.fold((0, 0), |(all, own), asked| (all + 1, own + usize::from(asked.outermost == outermost)))
     }
 
     /// Whether it waits, may be seen by that user, and is no call of a tool.

@@ -518,5 +518,6 @@ pub(crate) fn line_of(record: &Record, block: Ipv4Net) -> EgressLine {
         uid: record.uid,
         created: record.created,
         block,
+        within: record.outer.first().map(|outermost| outermost.id.clone()),
     }
 }

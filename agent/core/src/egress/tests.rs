@@ -190,7 +190,7 @@ fn flow(tgid: u32) -> Flow {
 
 fn line(block: Ipv4Net) -> EgressLine {
     let (public, profile) = ("aaaaaaaaaaaa".into(), "p".into());
-    EgressLine { container: 4097, public, profile, uid: 1000, created: 7, block }
+    EgressLine { container: 4097, public, profile, uid: 1000, created: 7, block, within: None }
 }
 
 /// Something that serves, where this test runs.

@@ -13,6 +13,7 @@ fn line() -> EgressLine {
         uid: 1000,
         created: NOW.micros - 60_000_000,
         block: "198.18.3.0/24".parse().expect("a block"),
+        within: None,
     }
 }
 

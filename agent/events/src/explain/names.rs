@@ -192,8 +192,8 @@ fn connected(stored: &Stored, egress: &Egress, connection: &Connection, decider:
             )
         }
         EgressCause::Full => parts(
-            "The container's egress worker had no room for it, or had to keep what was said over it for too long.",
-            "Have the container close connections, or open fewer at once.".to_owned(),
+            "The container's egress worker had no room for it, had to keep what was said over it for too long, or could not have a person asked, as too much waits for one already.",
+            "Have the container close connections, or open fewer at once; decide what `ringfence approvals` lists.".to_owned(),
             None,
         ),
     }

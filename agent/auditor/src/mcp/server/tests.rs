@@ -28,6 +28,7 @@ use ringfence_wire::{
 use std::{fs::File, thread};
 
 mod agents;
+mod connections;
 mod egress;
 
 #[test]

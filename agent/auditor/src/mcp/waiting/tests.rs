@@ -1,11 +1,15 @@
 //! Who may decide a call that waits, and how many may wait.
 
-use super::{ARGUMENTS, Decider, Link, MOST_IN_ALL, MOST_LISTED, MOST_PER_USER, Refused, TOO_MANY, Waiting};
+use super::{
+    ARGUMENTS, Asked, Decider, Link, MOST_IN_ALL, MOST_LISTED, MOST_PER_USER, NOBODY, Origin, Refused,
+    TOO_MANY, Waiting,
+};
 use crate::mcp::link::LinkWriter;
 use ringfence_base::quota::Owners;
 use ringfence_wire::{
     audit::PeerFacts,
     conn::Conn,
+    egress_asks::{EgressDecision, WaitingConnection},
     mcp::{MAX_MESSAGE, McpReply, SessionOrder, WaitingCall},
 };
 use std::{os::unix::net::UnixStream, sync::Arc, time::Duration};
@@ -229,4 +233,72 @@ fn a_call_that_is_paused_again_is_one_and_ends_with_its_own_session() {
     assert_eq!(waiting.count(5), MOST_PER_USER - 1);
     waiting.remove_all("s");
     assert_eq!((waiting.count(5), waiting.count(6)), (0, 1));
+}
+
+#[test]
+fn no_session_takes_the_place_of_what_waits_by_its_id() {
+    let (waiting, (link, mut worker), (other, _agent)) = (Waiting::default(), link(), link());
+    let connection = WaitingConnection {
+        host: "a.org".into(),
+        port: 443,
+        container: "0123456789ab".into(),
+        profile: "coder".into(),
+        within: None,
+    };
+    let asked = Asked { number: 7, outermost: "0123456789ab".into() };
+    let from = Origin { uid: 5, client: NOBODY, governed: true, fingerprint: None, question: Some(asked) };
+    let question = WaitingCall {
+        session: "0123456789ab".into(),
+        connection: Some(connection.clone()),
+        ..call("abcdef")
+    };
+    assert!(waiting.add_from(question.clone(), from.clone(), Arc::clone(&link)));
+    assert!(!waiting.add(call("abcdef"), 5, 90, Arc::clone(&other)), "a call of an agent's that says its id");
+    assert!(!waiting.add(
+        WaitingCall { session: question.session.clone(), ..call("abcdef") },
+        5,
+        90,
+        other.clone()
+    ));
+    assert!(!waiting.add_from(question.clone(), from.clone(), other), "nor on another line");
+    assert!(!waiting.add_from(question.clone(), Origin { uid: 6, ..from.clone() }, Arc::clone(&link)));
+    let later = WaitingCall { until: i64::MAX - 1, ..question };
+    assert!(waiting.add_from(later, from, link), "the control: itself, until another time");
+    let listed = waiting.list(5);
+    assert_eq!((listed.len(), listed[0].until, &listed[0].connection), (1, i64::MAX - 1, &Some(connection)));
+    assert!(!waiting.remove("abcdef", "s"));
+    assert_eq!(waiting.decide("abcd", true, &Decider::Dashboard { uid: 5 }), Ok("abcdef".into()));
+    let told: EgressDecision = worker.receive().expect("an answer");
+    assert_eq!((told.question, told.approve, told.full), (7, true, false));
+}
+
+#[test]
+fn a_connection_that_makes_room_hears_that_nobody_was_asked() {
+    let (waiting, (link, mut worker), (other, _agent)) = (Waiting::default(), link(), link());
+    let asked = Asked { number: 7, outermost: "0123456789ab".into() };
+    let from = Origin { uid: 5, client: NOBODY, governed: true, fingerprint: None, question: Some(asked) };
+    for uid in 5..9 {
+        (1..MOST_PER_USER).for_each(|at| {
+            assert!(waiting.add(call(&format!("{uid}-{at}")), uid, 1, Arc::clone(&other)));
+        });
+    }
+    let connection = WaitingConnection {
+        host: format!("github.com.{}.evil.example", "a".repeat(60).repeat(3)),
+        port: 443,
+        container: "0123456789ab".into(),
+        profile: "coder".into(),
+        within: None,
+    };
+    let server = connection.host.clone();
+    let newest =
+        WaitingCall { since: 2, server: server.clone(), connection: Some(connection), ..call("newest") };
+    assert!(waiting.add_from(newest, from, link));
+    let listed = waiting.list(5).into_iter().find(|call| call.id == "newest").expect("it waits");
+    assert_eq!(listed.server, server, "a host's end is not cut off");
+    for uid in 10..13 {
+        assert!(waiting.add(call(&format!("{uid}")), uid, 1, Arc::clone(&other)));
+    }
+    assert!(waiting.add(call("last"), 13, 1, other), "the newest of whoever has most goes");
+    let told: EgressDecision = worker.receive().expect("an answer");
+    assert_eq!((told.question, told.approve, told.stands, told.full), (7, false, false, true));
 }

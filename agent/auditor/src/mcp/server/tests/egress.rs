@@ -13,7 +13,7 @@ use ringfence_wire::{
     event::RuleText,
 };
 
-fn whose(uid: u32) -> EgressLine {
+pub(super) fn whose(uid: u32) -> EgressLine {
     EgressLine {
         container: 0x1005,
         public: "0123456789ab".into(),
@@ -21,11 +21,12 @@ fn whose(uid: u32) -> EgressLine {
         uid,
         created: clock::now_micros() - 60_000_000,
         block: "198.18.3.0/24".parse().expect("a block"),
+        within: None,
     }
 }
 
 /// A line of this container's, asked for by `uid`, and the first answer.
-fn line(sessions: &Arc<Sessions>, uid: u32, whose: &EgressLine) -> (Conn, McpReply) {
+pub(super) fn line(sessions: &Arc<Sessions>, uid: u32, whose: &EgressLine) -> (Conn, McpReply) {
     let (ours, theirs) = UnixStream::pair().expect("a pair");
     let permit = Permits::within(Bounds::of(999, 999), Owners::default()).take(uid, || ()).expect("a permit");
     let shared = Arc::clone(sessions);
