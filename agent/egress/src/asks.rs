@@ -1,8 +1,9 @@
 //! Questions for a person: connections to names that are neither granted nor denied wait here for an answer.
 //!
 //! One question is for one name and port, however many connections wait for it. How many there are is bounded, and how fast new
-//! ones come: whoever makes up names does not fill a person's screen. What was answered is known for a while, so that a client that
-//! tries again is answered the same.
+//! ones come: whoever makes up names does not fill a person's screen. Most clients give up sooner than a person has read anything,
+//! and try again: a question stays for all of its time, though nobody waits for it, and what was answered meanwhile is for whoever
+//! comes next.
 
 use crate::{records::sentence, refusal::Refusal, worker::Policy};
 use ringfence_wire::{
@@ -19,7 +20,7 @@ use tokio::{
     io::Interest,
     net::TcpStream,
     sync::Notify,
-    time::{sleep, timeout_at},
+    time::{sleep, timeout, timeout_at},
 };
 
 /// Connections that may wait at once, for all questions. Each holds what its client said first.
@@ -31,12 +32,18 @@ const PER_SECOND: f64 = 0.25;
 const APPROVED_FOR: Duration = Duration::from_secs(10);
 /// How long nobody is asked again who said no.
 const DENIED_FOR: Duration = Duration::from_secs(60);
+/// How long a connection may come that was approved once, while no client waited.
+const KEPT_FOR: Duration = Duration::from_secs(60);
+/// How long nobody is asked again for whom there was no room. Nobody has said no.
+const FULL_FOR: Duration = Duration::from_secs(2);
 /// Answers that are known at once.
 const MOST_KNOWN: usize = 256;
 /// What waits to be said; more is not said, and the auditor finds out by itself when time is up.
 const MOST_TO_SAY: usize = 256;
 /// How often it is looked whether a client is gone that has said more than it was asked for.
 const LOOK: Duration = Duration::from_secs(1);
+
+const GAVE_UP: &str = "its client gave up before anybody approved it";
 
 /// A name and a port.
 type Place = (String, u16);
@@ -67,12 +74,18 @@ struct Question {
     waiting: Cell<usize>,
     answer: RefCell<Option<Answer>>,
     answered: Notify,
+    /// It was approved once, and that is to be used.
+    once: Cell<bool>,
+    /// Somebody went on by the answer.
+    taken: Cell<bool>,
 }
 
 /// An answer that counts for a while. One that stands is asked for again then, as often as that is.
 struct Known {
     answer: Answer,
     until: Instant,
+    /// It is for one connection.
+    once: bool,
 }
 
 /// What came of a question: the connection goes on, or why it does not.
@@ -86,9 +99,17 @@ pub(crate) struct Approval {
 }
 
 /// The refusal of what is not granted, and was not approved.
-fn refused((name, port): &Place, why: &str) -> Refusal {
-    let reason = format!("no rule of the profile grants {name} at port {port}, and {why}");
-    Refusal::new(EgressCause::NotGranted, &reason)
+fn refused(place: &Place, why: &str) -> Refusal {
+    refused_as(EgressCause::NotGranted, place, why)
+}
+
+/// The same of what nobody could be asked about.
+fn full(place: &Place, why: &str) -> Refusal {
+    refused_as(EgressCause::Full, place, why)
+}
+
+fn refused_as(cause: EgressCause, (name, port): &Place, why: &str) -> Refusal {
+    Refusal::new(cause, &format!("no rule of the profile grants {name} at port {port}, and {why}"))
 }
 
 impl Questions {
@@ -117,12 +138,17 @@ impl Questions {
     ) -> Result<Approval, Refusal> {
         let place = (name.to_owned(), port);
         tokio::select! {
-            answer = self.answer(&place, patience) => answer,
-            () = is_gone(client) => Err(refused(&place, "its client gave up before anybody approved it")),
+            answer = self.answer_to(&place, patience, Some(client)) => answer,
+            () = is_gone(client) => Err(refused(&place, GAVE_UP)),
         }
     }
 
+    #[cfg(test)]
     async fn answer(&self, place: &Place, patience: Duration) -> Answer {
+        self.answer_to(place, patience, None).await
+    }
+
+    async fn answer_to(&self, place: &Place, patience: Duration, client: Option<&TcpStream>) -> Answer {
         let question = match self.begin(place, patience, Instant::now()) {
             Begun::Known(answer) => return answer,
             Begun::Waits(question) => question,
@@ -130,7 +156,13 @@ impl Questions {
         let waits = Waits { questions: self, question };
         loop {
             let answered = waits.question.answered.notified();
-            if let Some(answer) = waits.question.answer.borrow().clone() {
+            let answer = waits.question.answer.borrow().clone();
+            if let Some(answer) = answer {
+                // What was approved once is not for a client that is gone, which may not have been noticed yet.
+                if answer.is_ok() && has_closed(client).await {
+                    return Err(refused(place, GAVE_UP));
+                }
+                waits.question.taken.set(true);
                 return answer;
             }
             if timeout_at(waits.question.until.into(), answered).await.is_err() {
@@ -143,21 +175,29 @@ impl Questions {
     /// Joins those who wait for the same, or asks.
     fn begin(&self, place: &Place, patience: Duration, now: Instant) -> Begun {
         let mut state = self.state.borrow_mut();
-        state.known.retain(|_, known| known.until > now || known.answer.is_ok());
+        state.known.retain(|_, known| known.until > now || known.answer.is_ok() && !known.once);
         if let Some(known) = state.known.get(place).filter(|known| known.until > now) {
-            return Begun::Known(known.answer.clone());
+            let (answer, once) = (known.answer.clone(), known.once);
+            if once {
+                state.known.remove(place);
+            }
+            return Begun::Known(answer);
         }
         let is_approved = state.known.contains_key(place);
-        let too_many = |what: &str| Begun::Known(Err(refused(place, what)));
+        let too_many = |what: &str| Begun::Known(Err(full(place, what)));
         if state.held >= MOST_HELD {
             return too_many("too many connections of the container wait for a person already");
         }
-        let same = state.open.values().find(|question| question.place == *place).map(Rc::clone);
+        let is_same = |question: &&Rc<Question>| question.place == *place && question.until > now;
+        let same = state.open.values().find(is_same).map(Rc::clone);
         let question = match same {
             Some(question) => question,
             None => {
-                if !is_approved && (state.open.len() >= MOST_QUESTIONS || !state.take(now)) {
+                if !is_approved && (!state.has_room() || !state.take(now)) {
                     return too_many("the container has asked for too many already: try again in a minute");
+                }
+                if !is_approved && let Some(left) = state.in_the_way() {
+                    state.close(left);
                 }
                 state.last += 1;
                 let question = Rc::new(Question {
@@ -167,6 +207,8 @@ impl Questions {
                     waiting: Cell::new(0),
                     answer: RefCell::new(None),
                     answered: Notify::new(),
+                    once: Cell::new(false),
+                    taken: Cell::new(false),
                 });
                 state.open.insert(question.number, Rc::clone(&question));
                 state.say(question.ask(now));
@@ -181,14 +223,23 @@ impl Questions {
 
     /// Somebody answered.
     pub(crate) fn decided(&self, decision: &EgressDecision) {
-        let EgressDecision { question, approve, by, stands } = decision;
+        let EgressDecision { question, approve, by, stands, full: is_full } = decision;
         let mut state = self.state.borrow_mut();
         // Whoever asked may have given up.
         let Some(question) = state.open.get(question).map(Rc::clone) else { return };
         let by = sentence(by);
-        let (answer, lasts) = match approve {
-            true => (Ok(Approval { by: Some(by) }), stands.then_some(APPROVED_FOR)),
-            false => (Err(refused(&question.place, &format!("it was denied by {by}"))), Some(DENIED_FOR)),
+        let place = &question.place;
+        let once = *approve && !stands;
+        let (answer, lasts) = match (approve, is_full) {
+            (true, _) if *stands => (Ok(Approval { by: Some(by) }), Some(APPROVED_FOR)),
+            // Whoever asked may have given up, and is likely to try again.
+            (true, _) => {
+                question.once.set(true);
+                let is_for_later = question.waiting.get() == 0;
+                (Ok(Approval { by: Some(by) }), is_for_later.then_some(KEPT_FOR))
+            }
+            (false, true) => (Err(full(place, &format!("nobody was asked: {by}"))), Some(FULL_FOR)),
+            (false, false) => (Err(refused(place, &format!("it was denied by {by}"))), Some(DENIED_FOR)),
         };
         if *approve {
             // Nobody is bothered by what would be approved again.
@@ -199,7 +250,7 @@ impl Questions {
             && state.known.len() < MOST_KNOWN
         {
             let until = Instant::now() + lasts;
-            state.known.insert(question.place.clone(), Known { answer: answer.clone(), until });
+            state.known.insert(question.place.clone(), Known { answer: answer.clone(), until, once });
         }
         state.open.remove(&question.number);
         drop(state);
@@ -238,9 +289,29 @@ impl Questions {
 
     /// Waits until there is something to say to the auditor.
     pub(crate) async fn wait(&self) {
-        while self.state.borrow().to_say.is_empty() {
-            self.more.notified().await;
+        loop {
+            let next = self.expire(Instant::now());
+            if !self.state.borrow().to_say.is_empty() {
+                return;
+            }
+            match next {
+                None => self.more.notified().await,
+                Some(next) => {
+                    let _ = timeout_at(next.into(), self.more.notified()).await;
+                }
+            }
         }
+    }
+
+    /// Ends questions that no client waits for and whose time is up; when to look again.
+    fn expire(&self, now: Instant) -> Option<Instant> {
+        let mut state = self.state.borrow_mut();
+        let left: Vec<_> = state.open.values().filter(|one| one.waiting.get() == 0).map(Rc::clone).collect();
+        let (over, others): (Vec<_>, Vec<_>) = left.into_iter().partition(|one| one.until <= now);
+        for question in over {
+            state.close(question.number);
+        }
+        others.iter().map(|one| one.until).min()
     }
 
     /// What is to be said next, at most a frame of it.
@@ -273,6 +344,17 @@ impl State {
             self.tokens -= 1.0;
         }
         is_there
+    }
+
+    /// Whether another question may be open.
+    fn has_room(&self) -> bool {
+        self.open.len() < MOST_QUESTIONS || self.in_the_way().is_some()
+    }
+
+    /// Where as many are open as may: the oldest that no client waits for.
+    fn in_the_way(&self) -> Option<u64> {
+        let left = || self.open.values().find(|question| question.waiting.get() == 0);
+        (self.open.len() >= MOST_QUESTIONS).then(left).flatten().map(|question| question.number)
     }
 
     fn say(&mut self, ask: EgressAsk) {
@@ -322,10 +404,28 @@ impl Drop for Waits<'_> {
         waiting.set(waiting.get().saturating_sub(1));
         let mut state = self.questions.state.borrow_mut();
         state.held = state.held.saturating_sub(1);
-        if waiting.get() == 0 && state.close(self.question.number) {
+        if waiting.get() > 0 {
+            return;
+        }
+        let Question { place, answer, once, taken, .. } = &*self.question;
+        if let Some(answer) = answer.borrow().clone().filter(|_| once.get() && !taken.get())
+            && state.known.len() < MOST_KNOWN
+        {
+            let until = Instant::now() + KEPT_FOR;
+            state.known.entry(place.clone()).or_insert(Known { answer, until, once: true });
+        }
+        if state.open.contains_key(&self.question.number) {
+            // Somebody has to look when its time is up.
             self.questions.more.notify_one();
         }
     }
+}
+
+/// Whether a client has closed its end by now.
+async fn has_closed(client: Option<&TcpStream>) -> bool {
+    let Some(client) = client else { return false };
+    let ready = timeout(Duration::ZERO, client.ready(Interest::READABLE)).await;
+    matches!(ready, Ok(Ok(ready)) if ready.is_read_closed()) || matches!(ready, Ok(Err(_)))
 }
 
 /// Returns when a client has closed its end: it waits no longer. One that closes its sending half alone is taken for gone, too,

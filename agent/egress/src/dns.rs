@@ -32,8 +32,8 @@ pub(crate) fn answer(worker: &Worker, message: &[u8]) -> Option<Vec<u8>> {
     let treatment = query.treatment();
     let is_granted = query.host().is_some_and(|host| policy.names.has(host));
     // Nothing but an address: that is all that a connection takes, about which a person is asked.
-    let is_asked =
-        treatment != Treatment::Refused && query.host().is_some_and(|host| policy.names.asks(host));
+    let is_asked = treatment != Treatment::Refused
+        && query.host().is_some_and(|host| policy.names.asks(host) && !worker.search.has(host, now));
     worker.count(|counts| match is_granted || is_asked {
         true => counts.names += 1,
         false => counts.refused_names += 1,

@@ -47,6 +47,7 @@ mod records;
 mod refusal;
 pub mod role;
 mod route;
+mod search;
 mod share;
 mod turns;
 mod uploads;

@@ -341,8 +341,13 @@ mod tests {
 
     #[test]
     fn answers_are_heard_whole_however_they_come_and_nothing_else_is() {
-        let decision =
-            |question| EgressDecision { question, approve: true, by: "uid 0".into(), stands: false };
+        let decision = |question| EgressDecision {
+            question,
+            approve: true,
+            by: "uid 0".into(),
+            stands: false,
+            full: false,
+        };
         let said = [frame(&McpReply::Linked), frame(&decision(1)), frame(&decision(2))].concat();
         for size in [1, 7, 1000] {
             let mut answer = Answer::default();

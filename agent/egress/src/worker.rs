@@ -9,6 +9,7 @@ use crate::{
     lookups::Lookups,
     records::Records,
     refusal::Refusal,
+    search::Search,
     share,
     turns::Turns,
     uploads::Uploads,
@@ -50,6 +51,8 @@ pub(crate) struct Worker {
     /// How many of them what one entry of the profile grants may have.
     pub(crate) dials_of: Turns,
     pub(crate) lookups: Lookups,
+    /// Below which nobody is asked about names.
+    pub(crate) search: Search,
     pub(crate) most_connections: u64,
     policy: RefCell<Rc<Policy>>,
     table: RefCell<Table>,
@@ -196,6 +199,7 @@ impl Worker {
             dials: Semaphore::new(MOST_DIALS as usize),
             dials_of: Turns::new(MOST_DIALS as usize / 4),
             lookups: Lookups::default(),
+            search: Search::default(),
             // Each has a client and a server.
             most_connections: (limits.descriptors.saturating_sub(OTHER_DESCRIPTORS) / 2)
                 .clamp(FEWEST_CONNECTIONS, MOST_CONNECTIONS)
@@ -252,7 +256,12 @@ impl Worker {
         kind: &str,
         outcome: NameOutcome,
     ) -> Result<Ipv4Addr, NoRoom> {
-        let address = self.table.borrow_mut().for_name(name, Instant::now())?;
+        let (mut table, now) = (self.table.borrow_mut(), Instant::now());
+        let address = match outcome {
+            NameOutcome::Asked => table.for_asked(name, now)?,
+            _ => table.for_name(name, now)?,
+        };
+        drop(table);
         let mut answered = self.answered.borrow_mut();
         // What found no room is tried again with the next question.
         if answered.get(&address).is_none_or(|before| before != name)

@@ -5,6 +5,7 @@
 //! | 0, 255 | never given out: some programs take them for the network and for everybody |
 //! | 1-127 | names that a profile grants whole, in the policy's order, which the kernel and a restarted worker go by, too |
 //! | 128-254 | names under a wildcard, as they are asked for |
+//! | of those 192-254 | names that are not granted, and that a person would be asked about: any number of them leaves room for others |
 //!
 //! An address that a client still remembers must not lead to another name. So names under a wildcard give theirs back only
 //! after an hour ([`IDLE`]) without question and connection, far more than [`TTL`](crate::dns::TTL) tells clients to remember
@@ -15,6 +16,7 @@ use ipnet::Ipv4Net;
 use std::{
     collections::{HashMap, HashSet},
     net::Ipv4Addr,
+    ops::RangeInclusive,
     time::{Duration, Instant},
 };
 
@@ -24,8 +26,10 @@ pub const IDLE: Duration = Duration::from_secs(60 * 60);
 pub const MAX_EXACT: usize = 127;
 
 /// The last bytes for names that are granted whole, and for those under wildcards.
-const EXACT: std::ops::RangeInclusive<u8> = 1..=127;
-const GIVEN: std::ops::RangeInclusive<u8> = 128..=254;
+const EXACT: RangeInclusive<u8> = 1..=127;
+const GIVEN: RangeInclusive<u8> = 128..=254;
+/// Of those, the ones for names that are not granted.
+const ASKED: RangeInclusive<u8> = 192..=254;
 
 /// A block that is not one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -97,9 +101,21 @@ impl Table {
     /// # Errors
     /// [`NoRoom`]: nothing is free, and everything was used within [`IDLE`] before `now`.
     pub fn for_name(&mut self, name: &str, now: Instant) -> Result<Ipv4Addr, NoRoom> {
+        self.found(name, GIVEN, now)
+    }
+
+    /// The same of a name that is not granted, and that a person would be asked about.
+    ///
+    /// # Errors
+    /// [`NoRoom`]: nothing is free of what such names may have, though others may find room.
+    pub fn for_asked(&mut self, name: &str, now: Instant) -> Result<Ipv4Addr, NoRoom> {
+        self.found(name, ASKED, now)
+    }
+
+    fn found(&mut self, name: &str, of: RangeInclusive<u8>, now: Instant) -> Result<Ipv4Addr, NoRoom> {
         let last = match self.by_name.get(name) {
             Some(last) => *last,
-            None => self.give(name, now)?,
+            None => self.give(name, of, now)?,
         };
         if let Some(slot) = self.slots.get_mut(&last) {
             slot.used = Some(now);
@@ -129,18 +145,18 @@ impl Table {
     }
 
     /// The last byte of an address that was free, or of the name's that was longest without use.
-    fn give(&mut self, name: &str, now: Instant) -> Result<u8, NoRoom> {
-        let last = match GIVEN.into_iter().find(|last| !self.slots.contains_key(last)) {
+    fn give(&mut self, name: &str, of: RangeInclusive<u8>, now: Instant) -> Result<u8, NoRoom> {
+        let last = match of.clone().find(|last| !self.slots.contains_key(last)) {
             Some(free) => free,
-            None => self.longest_idle(now).ok_or(NoRoom)?,
+            None => self.longest_idle(&of, now).ok_or(NoRoom)?,
         };
         self.put(last, Slot { name: name.to_owned(), connections: 0, used: Some(now) });
         Ok(last)
     }
 
-    fn longest_idle(&self, now: Instant) -> Option<u8> {
+    fn longest_idle(&self, of: &RangeInclusive<u8>, now: Instant) -> Option<u8> {
         let is_idle = |last: u8, slot: &Slot| {
-            GIVEN.contains(&last)
+            of.contains(&last)
                 && slot.connections == 0
                 && slot.used.is_some_and(|used| now.saturating_duration_since(used) >= IDLE)
         };
@@ -230,6 +246,18 @@ mod tests {
         assert_eq!(names.for_name("y.b.example", now), Ok(address(129)));
         assert_eq!(names.for_name("x.b.example", now), Ok(address(128)));
         assert_eq!(names.name_of(address(129)), Some("y.b.example"));
+    }
+
+    #[test]
+    fn names_that_are_not_granted_leave_half_of_the_addresses_to_others() {
+        let (mut names, now) = (table(&["a.example"]), Instant::now());
+        let given = (0..200).filter(|at| names.for_asked(&format!("{at}.evil.example"), now).is_ok()).count();
+        assert_eq!(given, 63);
+        assert_eq!(names.for_asked("0.evil.example", now), Ok(address(192)), "who has one keeps it");
+        let granted = (0..200).filter(|at| names.for_name(&format!("{at}.b.example"), now).is_ok()).count();
+        assert_eq!(granted, 64);
+        assert!(names.for_asked("new.evil.example", now + IDLE).is_ok(), "after an hour");
+        assert_eq!(names.name_of(address(128)), Some("0.b.example"), "in the place of another such");
     }
 
     #[test]

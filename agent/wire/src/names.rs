@@ -3,16 +3,36 @@
 
 use crate::egress::{MAX_EXACT_NAMES, NameRule, Names};
 
+/// What is behind names that no public host has: special-use names (RFC 6761, 6762, 7686, 8375) and `internal`.
+const NOT_PUBLIC: [&str; 5] = ["arpa", "internal", "local", "localhost", "onion"];
+/// How long the end of a country's name is.
+const COUNTRY: &str = ".br";
+
 impl Names {
     /// Whether no name is granted, nor can be asked for.
     pub fn is_empty(&self) -> bool {
         self.rules.is_empty() && self.options.ask.is_none()
     }
 
-    /// Whether a person may be asked for a name that is not granted: a host's, with a domain, which is not denied at every port.
+    /// Whether a person may be asked for a name that is not granted: a host's, with a domain, which is not denied at every port. Not
+    /// one that no host has in public ([`NOT_PUBLIC`]), nor a granted one with something behind it: a resolver puts the domains of a
+    /// search list there, and whoever looks for `a.org` has to find that `a.org.corp.example` does not exist. `example.com.br`, though,
+    /// is another than `example.com`.
     pub fn asks(&self, name: &str) -> bool {
         let is_denied = |deny: &NameRule| deny.port.is_none() && deny.names(name);
-        self.options.ask.is_some() && name.contains('.') && !self.denies.iter().any(is_denied)
+        let is_below = |above: &&str| {
+            name.strip_suffix(*above).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
+        };
+        let is_granted_and_more = || {
+            let ends = name.match_indices('.').filter(|(dot, _)| name.len() - dot != COUNTRY.len());
+            ends.filter_map(|(dot, _)| name.get(..dot))
+                .any(|first| self.rules.iter().any(|rule| rule.names(first)))
+        };
+        self.options.ask.is_some()
+            && name.contains('.')
+            && !NOT_PUBLIC.iter().any(is_below)
+            && !self.denies.iter().any(is_denied)
+            && !is_granted_and_more()
     }
 
     /// The exact names, each once: the first has the address `.1` of a container's block, and so on. Some of them may not be
@@ -131,6 +151,35 @@ mod tests {
         assert!(!names.is_empty() && names.asks("a.org") && names.asks("web.org"), "another port of it");
         for denied in ["evil.org", "x.evil.org", "localhost", "intranet"] {
             assert!(!names.asks(denied), "{denied}");
+        }
+        for nowhere in ["metadata.google.internal", "printer.local", "app.localhost", "nas.home.arpa"] {
+            assert!(!names.asks(nowhere), "{nowhere}");
+        }
+        assert!(
+            names.asks("mylocal.example") && names.asks("local.example") && names.asks("xlocal.xinternal")
+        );
+    }
+
+    #[test]
+    fn a_granted_name_with_a_search_list_s_domain_is_asked_about_by_nobody() {
+        let mut names = names(&["pypi.org:443", "*.pythonhosted.org"], &[]);
+        names.options.ask = Some(60);
+        for searched in [
+            "pypi.org.corp.example",
+            "pypi.org.ns.svc.cluster.example",
+            "files.pythonhosted.org.corp.example",
+            "pypi.org.lan",
+        ] {
+            assert!(!names.asks(searched), "{searched}");
+        }
+        for other in [
+            "pypi.org.br",
+            "xpypi.org.corp.example",
+            "pypi.organic",
+            "pythonhosted.org.corp.example",
+            "github.com",
+        ] {
+            assert!(names.asks(other), "{other}");
         }
     }
 

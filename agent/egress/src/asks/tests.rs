@@ -12,7 +12,7 @@ fn place(name: &str) -> Place {
 }
 
 fn decision(question: u64, approve: bool, stands: bool) -> EgressDecision {
-    EgressDecision { question, approve, by: "uid 0\n".into(), stands }
+    EgressDecision { question, approve, by: "uid 0\n".into(), stands, full: false }
 }
 
 fn reason(answer: Answer) -> String {
@@ -62,8 +62,76 @@ async fn connections_to_one_name_and_port_are_one_question() {
     let again = asks(&questions, &a).await;
     assert_eq!(numbers(&questions.take()), [(3, true)], "once is once");
     drop(again);
-    assert_eq!(numbers(&questions.take()), [(3, false)], "its client gave up");
+    assert!(questions.take().is_empty(), "it stays, though its client gave up");
     assert_eq!(questions.state.borrow().held, 0);
+}
+
+#[tokio::test]
+async fn whoever_tries_again_is_answered_what_was_said_meanwhile() {
+    let questions = Questions::new(Instant::now());
+    let (a, b) = (place("a.org"), place("b.org"));
+    drop(asks(&questions, &a).await);
+    drop(asks(&questions, &b).await);
+    assert_eq!(numbers(&questions.take()), [(1, true), (2, true)]);
+    let again = asks(&questions, &a).await;
+    assert!(questions.take().is_empty(), "the same question: its id on somebody's screen counts");
+    drop(again);
+    questions.decided(&decision(1, true, false));
+    questions.decided(&decision(2, false, false));
+    assert!(questions.answer(&a, PATIENCE).await.is_ok(), "for whoever comes next");
+    drop(asks(&questions, &a).await);
+    assert_eq!(numbers(&questions.take()), [(3, true)], "and for nobody after that");
+    assert!(reason(questions.answer(&b, PATIENCE).await).ends_with("denied by uid 0?"));
+
+    questions.decided(&decision(3, true, false));
+    let late = Instant::now() + KEPT_FOR + Duration::from_secs(1);
+    assert!(matches!(questions.begin(&a, PATIENCE, late), Begun::Waits(_)), "it came too late");
+    assert_eq!(numbers(&questions.take()), [(4, true)]);
+}
+
+#[tokio::test]
+async fn a_question_that_nobody_waits_for_is_over_in_time_and_makes_room_for_others() {
+    const SOON: Duration = Duration::from_millis(100);
+    let questions = Questions::new(Instant::now());
+    let a = place("a.org");
+    {
+        let asking = questions.answer(&a, SOON);
+        tokio::pin!(asking);
+        std::future::poll_fn(|context| Poll::Ready(asking.as_mut().poll(context).is_pending())).await;
+    }
+    assert_eq!(numbers(&questions.take()), [(1, true)]);
+    questions.wait().await;
+    assert_eq!(numbers(&questions.take()), [(1, false)], "its time is up");
+
+    let names: Vec<Place> = (0..MOST_QUESTIONS).map(|at| place(&format!("{at}.org"))).collect();
+    let mut held = Vec::new();
+    let start = Instant::now() + Duration::from_secs(3600);
+    for name in &names {
+        let Begun::Waits(question) = questions.begin(name, PATIENCE, start) else { panic!("{name:?}") };
+        held.push(Waits { questions: &questions, question });
+    }
+    questions.take();
+    let later = start + Duration::from_secs(10);
+    let begun = questions.begin(&a, PATIENCE, later);
+    assert!(matches!(begun, Begun::Known(Err(refusal)) if refusal.cause == EgressCause::Full));
+    held.remove(3);
+    let Begun::Waits(question) = questions.begin(&a, PATIENCE, later) else { panic!("there is room") };
+    held.push(Waits { questions: &questions, question });
+    assert_eq!(numbers(&questions.take()), [(5, false), (18, true)]);
+}
+
+#[tokio::test]
+async fn no_room_is_nobody_s_no() {
+    let questions = Questions::new(Instant::now());
+    let a = place("a.org");
+    let asking = asks(&questions, &a).await;
+    questions.decided(&EgressDecision { full: true, ..decision(1, false, false) });
+    let refusal = asking.await.unwrap_err();
+    assert_eq!(refusal.cause, EgressCause::Full);
+    assert!(refusal.reason.ends_with("nobody was asked: uid 0?"), "{}", refusal.reason);
+    questions.take();
+    let soon = Instant::now() + FULL_FOR + Duration::from_millis(100);
+    assert!(matches!(questions.begin(&a, PATIENCE, soon), Begun::Waits(_)), "asked again in a moment");
 }
 
 #[tokio::test]
@@ -192,7 +260,7 @@ async fn another_policy_answers_what_it_decides() {
 }
 
 #[tokio::test]
-async fn a_client_that_goes_takes_its_question_away() {
+async fn a_client_that_goes_is_noticed_and_its_question_stays() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
     let (served, _) = listener.accept().await.unwrap();
@@ -207,5 +275,30 @@ async fn a_client_that_goes_takes_its_question_away() {
     };
     let (answer, ()) = tokio::join!(questions.ask(("a.org", 443), PATIENCE, &served), ends);
     assert!(reason(answer).contains("gave up"));
-    assert_eq!(numbers(&questions.take()), [(1, false)]);
+    assert!(questions.take().is_empty());
+    assert_eq!((questions.state.borrow().held, questions.state.borrow().open.len()), (0, 1));
+}
+
+#[tokio::test]
+async fn what_was_approved_once_is_not_for_a_client_that_is_gone() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+    let (served, _) = listener.accept().await.unwrap();
+    let questions = Questions::new(Instant::now());
+    let a = place("a.org");
+    let asking = questions.answer_to(&a, PATIENCE, Some(&served));
+    let decides = async {
+        questions.wait().await;
+        assert_eq!(numbers(&questions.take()), [(1, true)]);
+        drop(client);
+        // It is noticed by whoever looks; here nobody has yet.
+        while !has_closed(Some(&served)).await {
+            sleep(Duration::from_millis(1)).await;
+        }
+        questions.decided(&decision(1, true, false));
+    };
+    let (answer, ()) = tokio::join!(asking, decides);
+    assert!(reason(answer).contains("gave up"));
+    assert!(questions.answer(&a, PATIENCE).await.is_ok(), "it is for the next one");
+    assert!(questions.state.borrow().known.is_empty(), "and for that one alone");
 }

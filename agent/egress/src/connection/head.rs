@@ -1,7 +1,7 @@
 //! What a client says before there is a server: a ClientHello or a request for the very name that its address stands for.
 
 use super::Connection;
-use crate::{held::Held, pass::Check, refusal::Refusal, worker::Policy};
+use crate::{held::Held, pass::Check, records::sentence, refusal::Refusal, worker::Policy};
 use ringfence_names::{
     Opening,
     http::{self, Requests},
@@ -155,7 +155,8 @@ impl<'a> Connection<'a> {
         match &hello.server_name {
             None => return other("the ClientHello names no server"),
             Some(name) if *name != self.name => {
-                return other(&format!("the ClientHello is for another server, {name}"));
+                let more = self.searched(name, policy);
+                return other(&format!("the ClientHello is for another server, {name}{more}"));
             }
             Some(_) => {}
         }
@@ -164,6 +165,16 @@ impl<'a> Connection<'a> {
             return Err(Refusal::new(EgressCause::Ech, reason));
         }
         Ok(())
+    }
+
+    /// A client went to an address that is only asked about, for another name. What is to be said of that, where it comes of a list
+    /// of domains that its resolver puts behind names: the next time it finds the name itself.
+    fn searched(&self, other: &str, policy: &Policy) -> String {
+        let noticed =
+            policy.asks(&self.name, self.port).and_then(|_| self.worker.search.notice(&self.name, other));
+        noticed.map_or_else(String::new, |domain| {
+            format!("; its resolver put {domain} behind that, and names below it are not found from now on: try again")
+        })
     }
 
     /// A request; `None`: of audit mode, it is not looked at.
@@ -184,7 +195,14 @@ impl<'a> Connection<'a> {
                 None if fed.forward == 0 && is_another_protocol(held.bytes()) => Some(http::Refused::NotHttp),
                 refused => refused,
             };
-            match found.map(|refused| Refusal::of_http(&refused)) {
+            let refusal = |refused: http::Refused| {
+                let mut refusal = Refusal::of_http(&refused);
+                if let http::Refused::AnotherHost(name) = &refused {
+                    refusal.reason = sentence(&(refusal.reason + &self.searched(name, policy)));
+                }
+                refusal
+            };
+            match found.map(refusal) {
                 Some(refusal) if policy.audit => {
                     self.keep(refusal);
                     return Ok(None);
