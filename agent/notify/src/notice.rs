@@ -72,22 +72,43 @@ impl Notice {
         let WaitingCall { id, server, tool, arguments, score, reasons, rules, connection, .. } = &self.call;
         let because: Vec<&str> = rules.iter().chain(reasons).map(String::as_str).collect();
         let because = if because.is_empty() { "its score".to_owned() } else { because.join(", ") };
-        let mut text = format!(
-            "{}: {}, risk {score}\nbecause: {}",
-            plain(server, SHOWN),
-            plain(tool, SHOWN),
-            plain(&because, SHOWN)
-        );
-        if let Some(WaitingConnection { port, container, profile, .. }) = connection {
+        let (title, server) = match connection {
+            None => ("Ringfence: a call waits for you", plain(server, SHOWN)),
+            // Its end says whose a host is, whatever comes before that.
+            Some(connection) => {
+                ("Ringfence: a connection waits for you", plain(&domain(&connection.host), SHOWN))
+            }
+        };
+        let mut text =
+            format!("{server}: {}, risk {score}\nbecause: {}", plain(tool, SHOWN), plain(&because, SHOWN));
+        if let Some(WaitingConnection { host, port, container, profile, .. }) = connection {
             let whose = format!("port {port}, container {container}, profile {profile}");
-            text += &format!("\n{}", plain(&whose, SHOWN));
+            text += &format!("\nto {}\n{}", plain(&end(host), SHOWN), plain(&whose, SHOWN));
         }
         if self.with_arguments {
             text += &format!("\n{}", plain(arguments, SHOWN_ARGUMENTS));
         }
         text += &format!("\nringfence approvals approve {}", plain(id.get(..8).unwrap_or(id), SHOWN));
-        ("Ringfence: a call waits for you".to_owned(), text)
+        (title.to_owned(), text)
     }
+}
+
+/// The last three labels of a host.
+fn domain(host: &str) -> String {
+    match host.rmatch_indices('.').nth(2).and_then(|(dot, _)| host.get(dot..)) {
+        Some(last) => end(&format!("…{last}")),
+        None => end(host),
+    }
+}
+
+/// A host, or as much of its end as is shown.
+fn end(host: &str) -> String {
+    let letters = host.chars().count();
+    if letters <= SHOWN {
+        return host.to_owned();
+    }
+    let rest = host.chars().skip(letters - (SHOWN - 1));
+    std::iter::once('…').chain(rest).collect()
 }
 
 /// A text on one line, of at most so many characters, with nothing in it that a desktop would take for markup. `notify-send` undoes
@@ -161,14 +182,27 @@ mod tests {
             port: 443,
             container: "0123456789ab".into(),
             profile: "coder".into(),
+            within: None,
         };
-        let call = WaitingCall { server: "a.org".into(), connection: Some(connection), ..call() };
+        let call = WaitingCall { server: "a.org".into(), connection: Some(connection.clone()), ..call() };
         let notice = Notice::new(call, false);
         let body: Value = serde_json::from_slice(&notice.body()).expect("JSON");
         let told = json!({ "host": "a.org", "port": 443, "container": "0123456789ab", "profile": "coder" });
         assert_eq!(body["data"]["connection"], told);
-        let (_, text) = notice.text();
-        assert!(text.contains("\nport 443, container 0123456789ab, profile coder\n"), "{text}");
+        let (title, text) = notice.text();
+        assert_eq!(title, "Ringfence: a connection waits for you");
+        assert!(text.starts_with("a.org: "), "{text}");
+        assert!(text.contains("\nto a.org\nport 443, container 0123456789ab, profile coder\n"), "{text}");
+        // Whoever makes up a name has much room before its end.
+        let long = "a".repeat(60);
+        let host = format!("github.com.{long}.{long}.{long}.evil.example");
+        let connection = WaitingConnection { host: host.clone(), ..connection };
+        let call = WaitingCall { server: host, connection: Some(connection), ..notice.call };
+        let (_, text) = Notice::new(call, false).text();
+        assert!(text.starts_with(&format!("….{long}.evil.example: ")), "{text}");
+        let to = text.lines().find_map(|line| line.strip_prefix("to ")).expect("where to");
+        assert!(to.starts_with('…') && to.ends_with(".evil.example") && to.chars().count() == SHOWN, "{to}");
+        assert!(!text.contains("github"), "{text}");
     }
 
     #[test]
