@@ -2,6 +2,7 @@
 //! whoever runs the command, who has to be able to write that file.
 
 use super::{DecideArgs, decided, profile_text};
+use crate::cli::output;
 use anyhow::{Context, bail};
 use ringfence_base::{client as core, error::chain, escape::line as printable, paths::Paths};
 use ringfence_client::{places::Places, sessions as client};
@@ -15,8 +16,9 @@ use ringfence_wire::{
     status::Status,
 };
 use std::{
+    collections::BTreeSet,
     ffi::{OsStr, OsString},
-    io::{self, Read as _, Write as _},
+    io::{self, IsTerminal as _, Read as _, Write as _},
     path::{Path, PathBuf},
     process::ExitCode,
 };
@@ -33,7 +35,14 @@ pub(super) fn approve(args: &DecideArgs) -> anyhow::Result<ExitCode> {
         format!("{} is a call of a tool, and no profile grants those: approve it with a scope", call.id)
     })?;
     let entry = entry(&connection)?;
-    let file = file_of(&connection)?;
+    let status = core::admin::<Status>(&Paths::from_env().admin_socket(), &AdminRequest::Status, &[]).ok();
+    is_outermost(&connection, status.as_ref())?;
+    let file = file_of(&connection, status)?;
+    let shown = printable(&file.display().to_string());
+    eprintln!("ringfence: {shown}: {entry:?} goes into grant.net, for everybody who runs that profile");
+    if io::stdin().is_terminal() && !output::agreed("Add it?")? {
+        bail!("{shown} is left as it was, and the connection waits on");
+    }
     let is_new = add(&file, &entry).with_context(|| {
         format!("{} is left as it was, and the connection waits on", printable(&file.display().to_string()))
     })?;
@@ -89,11 +98,26 @@ fn entry(connection: &WaitingConnection) -> anyhow::Result<String> {
     }
 }
 
+/// Whether its profile alone says what it reaches. Around it another's has to grant the host as well; and whoever runs within a
+/// container chose the profile that would be edited.
+fn is_outermost(connection: &WaitingConnection, status: Option<&Status>) -> anyhow::Result<()> {
+    let Some(within) = &connection.within else { return Ok(()) };
+    let containers = status.into_iter().flat_map(|status| &status.containers);
+    let outermost = containers.clone().find(|one| one.id == *within);
+    let outermost =
+        outermost.map_or_else(String::new, |one| format!(" (profile {})", printable(&one.profile)));
+    bail!(
+        "container {} (profile {}) was started within container {}{outermost}, whose profile has to grant the host as well: no profile was changed, and the connection waits on. Edit that profile, or approve the connection with --scope container",
+        printable(&connection.container),
+        printable(&connection.profile),
+        printable(within)
+    )
+}
+
 /// The file of the container's profile: by the daemon's word, else where the daemon looks.
-fn file_of(connection: &WaitingConnection) -> anyhow::Result<PathBuf> {
+fn file_of(connection: &WaitingConnection, status: Option<Status>) -> anyhow::Result<PathBuf> {
     let WaitingConnection { container, profile, .. } = connection;
-    let status = core::admin::<Status>(&Paths::from_env().admin_socket(), &AdminRequest::Status, &[]);
-    let known = status.ok().and_then(|status| {
+    let known = status.and_then(|status| {
         status.containers.into_iter().find(|one| one.id == *container).map(|one| PathBuf::from(one.file))
     });
     let file = match known {
@@ -115,6 +139,7 @@ fn add(file: &Path, entry: &str) -> anyhow::Result<bool> {
     let ResolvedPath { dir, name, .. } = Dir::resolve(file).context("it cannot be opened")?;
     let (text, access) = read(&dir, &name)?;
     let Some(changed) = profile_text::with_host(&text, entry)? else { return Ok(false) };
+    let valid = usable();
     // No profile for its name alone: nobody uses it meanwhile.
     let mut beside = OsString::from(format!(".{}.", std::process::id()));
     beside.push(&name);
@@ -123,7 +148,14 @@ fn add(file: &Path, entry: &str) -> anyhow::Result<bool> {
         if read(&dir, &name)?.0 != text {
             bail!("somebody changed it at the same moment: try again");
         }
-        dir.rename(&beside, &name).context("it cannot be replaced")
+        dir.rename(&beside, &name).context("it cannot be replaced")?;
+        // What extends it has its entries, too, and may have as many as there may be.
+        let broken: Vec<String> = valid.difference(&usable()).cloned().collect();
+        if broken.is_empty() {
+            return Ok(());
+        }
+        dir.replace(&name, text.as_bytes(), access).context("it cannot be put back as it was")?;
+        bail!("with that entry these profiles, which extend it, would not be valid: {}", broken.join(", "))
     });
     if put.is_err() {
         let _ = dir.remove(&beside);
@@ -139,6 +171,12 @@ fn read(dir: &Dir, name: &OsStr) -> anyhow::Result<(String, Access)> {
     Ok((text, access))
 }
 
+/// The host's profiles that are valid.
+fn usable() -> BTreeSet<String> {
+    let dirs = Dirs::system();
+    dirs.names().into_iter().filter(|name| profile::load(name, &dirs).is_ok()).collect()
+}
+
 /// Whether a file is a profile.
 fn check(file: &Path) -> anyhow::Result<()> {
     let file = file.to_str().context("its path is not UTF-8")?;
@@ -150,10 +188,26 @@ fn check(file: &Path) -> anyhow::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::add;
+    use super::{add, is_outermost};
+    use ringfence_wire::egress_asks::WaitingConnection;
     use std::{fs, os::unix::fs::PermissionsExt as _};
 
     const REST: &str = "fs_read = { only = [] }\nfs_write = { only = [] }\nexec = { only = [] }\nmax_calls = \"unlimited\"\nvalid_for_generation = \"all\"\n";
+
+    #[test]
+    fn no_profile_is_changed_for_what_runs_within_another_container() {
+        let alone = WaitingConnection {
+            host: "a.org".into(),
+            port: 443,
+            container: "0123456789ab".into(),
+            profile: "deploy".into(),
+            within: None,
+        };
+        assert!(is_outermost(&alone, None).is_ok());
+        let within = WaitingConnection { within: Some("00000000000a".into()), ..alone };
+        let why = is_outermost(&within, None).expect_err("an agent chose that profile").to_string();
+        assert!(why.contains("within container 00000000000a") && why.contains("--scope container"), "{why}");
+    }
 
     #[test]
     fn the_file_is_replaced_whole_and_only_by_a_profile() {

@@ -45,7 +45,7 @@ pub(crate) struct ApproveArgs {
     #[arg(long, value_name = "TIME", requires = "scope", value_parser = until)]
     until: Option<Timestamp>,
     /// Of a connection: add its host and port to the file of its container's profile, which you have to be able to write, and have
-    /// the daemon read that again. Comments and layout stay.
+    /// the daemon read that again. Comments and layout stay. Not of a container within another. On a terminal you are asked first.
     #[arg(long, conflicts_with_all = ["scope", "lasts", "until"])]
     into_profile: bool,
 }
