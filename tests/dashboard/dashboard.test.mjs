@@ -575,6 +575,62 @@ test("a call is approved for its session, the approval is listed, and revoked", 
   assert.equal((await again).result.isError, true, "it waits again");
 });
 
+test("a connection that waits says whose it is, and is approved once or for its container", async () => {
+  const opened = await chromium.page();
+  pages.push(opened);
+  const { page } = opened;
+  // This auditor has no containers: connections of the daemon's, in their form.
+  const host = `github.com.${"a".repeat(60)}.${"b".repeat(60)}.evil.example`;
+  const connection = (id, host, within) => ({
+    id, session_id: "0123456789ab", server_name: host, tool_name: "net.connect", arguments: { host, port: 443 },
+    arguments_bytes: null, risk_score: 61, risk_reasons: ["name_not_granted"], rules: [], since_ms: Date.now(), until_ms: Date.now() + 600_000,
+    connection: { host, port: 443, container: "0123456789ab", profile: "our-coder", ...within },
+  });
+  let waiting = [
+    connection("3f2a9c1b-0000-4000-8000-000000000001", "api.example.org", {}),
+    connection("3f2a9c1b-0000-4000-8000-000000000002", host, { within: "00000000000a" }),
+    connection("3f2a9c1b-0000-4000-8000-000000000003", "other.example.org", {}),
+  ];
+  const decided = [];
+  await page.routeWebSocket(/./, (socket) => socket.close());
+  await page.route("**/api/waiting", (route) => route.fulfill({ json: waiting }));
+  await page.route("**/api/tool-calls/*/*", (route) => {
+    const [, id, verb] = new URL(route.request().url()).pathname.match(/tool-calls\/([^/]+)\/(approve|deny)$/);
+    const body = route.request().postDataJSON();
+    decided.push([id.at(-1), verb, body]);
+    waiting = waiting.filter((call) => call.id !== id);
+    const outcome = verb === "approve" ? "approved" : "denied";
+    return route.fulfill({ json: body.scope ? { outcome, approval: { id: "a", scope: body.scope } } : { outcome } });
+  });
+  const details = [];
+  page.on("request", (request) => /tool-calls\/3f2a9c1b[^/]*$/.test(request.url()) && details.push(request.url()));
+  await page.goto(home.link);
+  const card = (end) => page.locator(`.card[data-id$="${end}"]`);
+  await card(1).getByText("A connection of container 0123456789ab, profile our-coder: to api.example.org port 443").waitFor();
+  await card(1).getByText("because: name_not_granted").waitFor();
+  assert.equal(await card(1).locator("a").count(), 0, "nothing more of it is on record");
+  // All of a long host is there, with the end that says whose it is.
+  await card(2).getByText(`within container 00000000000a: to ${host} port 443`).waitFor();
+  await card(1).getByText("More than this connection").click();
+  const choices = card(1).locator(".choices button");
+  assert.deepEqual(await choices.allTextContents(), ["This host and port, while the container lives"]);
+  await sleep(700);
+  await choices.click();
+  await card(1).getByText("approved, and others like it").waitFor();
+  await card(2).getByRole("button", { name: "Deny" }).click();
+  await card(2).getByText("denied", { exact: true }).waitFor();
+  await card(3).getByRole("button", { name: "Approve" }).click();
+  await card(3).getByText("approved", { exact: true }).waitFor();
+  assert.deepEqual(decided, [["1", "approve", { scope: "container" }], ["2", "deny", {}], ["3", "approve", {}]]);
+  // One that is over by itself is no call whose page would say why.
+  waiting = [connection("3f2a9c1b-0000-4000-8000-000000000004", "late.example.org", {})];
+  await card(4).waitFor();
+  waiting = [];
+  await card(4).locator("[role=status]").getByText("over").waitFor();
+  assert.deepEqual(details, []);
+  await page.unrouteAll({ behavior: "ignoreErrors" });
+});
+
 test("an exception is made from a call, asked about, and switched off", async () => {
   const files = await client("files");
   await files.call("read_secret", { path: "/home/a/.ssh/id_ed25519" });

@@ -62,8 +62,12 @@ const name = (call) => call.connection
 function container({ connection }) {
   if (!connection) return null;
   return el("p", { class: "quiet" }, "A connection of container ", shown("code", {}, connection.container), ", profile ",
-    shown("code", {}, connection.profile), `: to ${connection.host} port ${connection.port}, which the profile does not grant.`);
+    shown("code", {}, connection.profile), ...within(connection), ": to ", shown("span", { class: "server" }, connection.host),
+    ` port ${connection.port}, which the profile does not grant.`);
 }
+
+/** The container around it, where there is one. */
+const within = ({ within }) => within ? [", within container ", shown("code", {}, within)] : [];
 
 /** The same of its name: what follows may say something else. */
 function cutName(call) {
