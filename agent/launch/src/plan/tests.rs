@@ -283,6 +283,13 @@ fn where_a_proxy_reaches_names_its_port_is_all_that_is_open() {
     let old = without_ebpf(&policy, HOMES, Enforcers { landlock_abi: 5, ..proxied });
     assert!(gaps(&old, Partial::Names).contains("to end it by a signal"), "{old:?}");
     assert!(plan.closed.iter().any(|line| line.contains("HTTPS_PROXY")), "{:?}", plan.closed);
+    let says_nobody_is_asked =
+        |plan: &Plan| plan.closed.iter().any(|line| line.contains("nobody is asked about others"));
+    assert!(!says_nobody_is_asked(&plan), "{:?}", plan.closed);
+    policy.names.options.ask = Some(60);
+    let asking = without_ebpf(&policy, HOMES, proxied);
+    assert!(says_nobody_is_asked(&asking) && asking.landlock.tcp == plan.landlock.tcp, "{:?}", asking.closed);
+    policy.names.options.ask = None;
     policy.names.options.ask = Some(60);
     let asking = without_ebpf(&policy, HOMES, proxied);
     assert_eq!((&asking.landlock, &asking.seccomp, &asking.names), (&plan.landlock, &plan.seccomp, &None));
