@@ -63,6 +63,7 @@ pub fn told(body: &[u8]) {
         uid: 1000,
         created: now.micros - 60_000_000,
         block: "198.18.3.0/24".parse().expect("a block"),
+        within: None,
     };
     for report in reports {
         let Some(Checked::Event { ts, record, .. }) = egress::check(&line, report, now) else { continue };
