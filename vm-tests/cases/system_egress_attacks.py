@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from case import scene
 from system import put, role_pids, wait_event, wait_for
-from system_egress import (ASKED, CLIENT, PLACE, PRIVATE, PROFILES, SERVER, SERVERS, Client, Resolver, connection, containers, egress, elsewhere, prepare, run,
+from system_egress import (ASKED, CLIENT, PLACE, PRIVATE, PROFILES, SERVER, SERVERS, Client, Resolver, connection, containers, egress, elsewhere, log, prepare, run,
                            write_profile)
 
 # A resolver of everyone's, which is at hand in this guest.
@@ -320,7 +320,8 @@ def crowd():
     plain = "plain.rf.test"
     with attacked([f"{plain}:{KEPT}", f"{plain}:80"]) as servers:
         client = Client()
-        assert client.does("keep", plain, KEPT, CROWD) == CROWD
+        kept = client.does("keep", plain, KEPT, CROWD)
+        assert kept == CROWD, f"{kept} of {CROWD}: {egress()} {log()[-1500:]}"
         assert client.does("ask_kept", plain) == CROWD
         state = egress()
         before = len(servers.reached)

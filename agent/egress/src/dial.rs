@@ -16,7 +16,7 @@ use std::{
 use tokio::{net::TcpStream, task::JoinSet, time::timeout};
 
 /// How long a connection waits for its turn.
-const TURN_TIME: Duration = Duration::from_secs(10);
+const TURN_TIME: Duration = Duration::from_secs(30);
 /// How long one of several addresses has before the next is tried beside it (RFC 8305 says 250 ms).
 const HEAD_START: Duration = Duration::from_millis(250);
 /// How long each may take to answer.

@@ -26,7 +26,7 @@ const QUEUE: usize = 4096;
 /// Complaints that wait.
 const COMPLAINTS: usize = 8;
 /// How long the core may take to answer.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(30);
 /// Bytes that are read at once.
 const CHUNK: usize = 16 << 10;
 
