@@ -61,11 +61,14 @@ impl Search {
         state.listed.iter().chain(&state.noticed).any(is_above)
     }
 
-    /// A client went to the address of `name`, and asked for `other` there. Gives the domain, if `name` is `other` with one behind it.
-    pub(crate) fn notice(&self, name: &str, other: &str) -> Option<String> {
+    /// A client went to the address of `name`, and asked for `other` there, which is granted or not. Gives the domain, if `name` is
+    /// `other` with one behind it.
+    pub(crate) fn notice(&self, name: &str, other: &str, is_granted: bool) -> Option<String> {
         let domain = name.strip_prefix(other)?.strip_prefix('.')?;
-        // `example.com.br` is no `example.com` with a domain behind it.
-        if !is_domain(domain) || other.is_empty() || is_country(domain) {
+        // `example.com.br` is no `example.com` with a domain behind it. Who asks for `github` at the address of `github.com` is not to keep
+        // everything below `com` from being asked about.
+        let is_plain = !is_granted && !domain.contains('.');
+        if !is_domain(domain) || other.is_empty() || is_country(domain) || is_plain {
             return None;
         }
         let mut state = self.state.borrow_mut();
@@ -149,14 +152,20 @@ mod tests {
             ("pypi.orgx.example", "pypi.org"),
             ("corp.example", ""),
         ] {
-            assert_eq!(search.notice(name, other), None, "{name} {other}");
+            assert_eq!(search.notice(name, other, true), None, "{name} {other}");
         }
         assert!(!search.has("pypi.org.corp.example", now), "the control");
-        let noticed = search.notice("pypi.org.corp.example", "pypi.org");
+        assert_eq!(search.notice("github.com", "github", false), None);
+        let noticed = search.notice("pypi.org.corp.example", "pypi.org", false);
         assert_eq!(noticed.as_deref(), Some("corp.example"));
         assert!(search.has("pypi.org.corp.example", now) && search.has("github.com.corp.example", now));
+        assert_eq!(
+            search.notice("db.lan", "db", true).as_deref(),
+            Some("lan"),
+            "a granted name, however short"
+        );
         for at in 0..100 {
-            search.notice(&format!("a.org.d{at}.example"), "a.org");
+            search.notice(&format!("a.org.d{at}.example"), "a.org", false);
         }
         assert_eq!(search.state.borrow().noticed.len(), MOST_DOMAINS);
         assert!(search.has("x.d99.example", now) && !search.has("x.d1.example", now), "the newest stay");

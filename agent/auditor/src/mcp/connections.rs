@@ -71,13 +71,19 @@ impl<'a> Questions<'a> {
         self.waiting.is_empty()
     }
 
-    /// Forgets those that were decided, and those whose time is up.
+    /// Forgets those that were decided, and those whose time is up. The worker hears of these: its clock stands still while the host
+    /// sleeps, and a question that only it knows would be answered by nobody.
     pub(super) fn tidy(&mut self) {
         let now = clock::now_micros();
         let waiting = std::mem::take(&mut self.waiting);
         for (number, (call, until)) in waiting {
             if now > until.saturating_add(LATE) {
                 self.forget(call);
+                let by = "nobody decided in time".to_owned();
+                let over = EgressDecision { question: number, approve: false, by, stands: false, full: true };
+                if let Err(error) = self.link.send(&over) {
+                    tracing::debug!("an egress worker cannot be told that its question is over: {error}");
+                }
             } else if self.sessions.waiting.waits(&call) {
                 self.waiting.insert(number, (call, until));
             }
@@ -138,7 +144,8 @@ impl<'a> Questions<'a> {
                 }
                 Judged::Waits { risk, rules, known } => ((risk, rules), known),
             };
-        let (call, since) = (uuid::Uuid::new_v4().to_string(), clock::now_micros());
+        // Not as calls are named: whoever writes a journal of its own can have no row of that name.
+        let (call, since) = (uuid::Uuid::new_v4().simple().to_string(), clock::now_micros());
         let until = since.saturating_add(i64::from(wait_ms) * 1000);
         let known = KnownCall {
             call: call.clone(),

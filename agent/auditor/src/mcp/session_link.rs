@@ -166,7 +166,9 @@ pub(super) fn link(
     let linked = Linked {
         link: Arc::clone(&link),
         uid,
-        client,
+        // What a governed one started is governed, too, and decides nothing by the kernel's word. It must not have itself adopted by a
+        // process of the user's, whose descendants decide.
+        client: if governed { FIRST } else { client },
         progress: intake.progress(),
         nudge: Arc::clone(&nudge),
     };

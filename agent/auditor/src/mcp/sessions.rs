@@ -89,7 +89,7 @@ pub(super) struct Linked {
     pub(super) link: Link,
     /// Whose it is.
     pub(super) uid: u32,
-    /// The process that started the interceptor.
+    /// The process that started the interceptor; the first, if that is governed or nobody knows it.
     pub(super) client: u32,
     /// How far its journal is read.
     pub(super) progress: Arc<Progress>,

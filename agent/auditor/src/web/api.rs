@@ -226,7 +226,7 @@ async fn decide(
 ) -> Answer {
     let wanted = id.clone();
     let row = ask(&dashboard, move |reader| reader.listed(viewer, &wanted)).await?;
-    // Of a connection nothing is on record before it is decided.
+    // Of a connection nothing is on record before it is decided, and its name is not one that a call can have.
     let is_connection = row.is_none() && dashboard.sessions.waiting.is_connection(&id, viewer.0);
     if row.is_none() && !is_connection {
         return Err(no_call(&id));

@@ -170,8 +170,10 @@ impl<'a> Connection<'a> {
     /// A client went to an address that is only asked about, for another name. What is to be said of that, where it comes of a list
     /// of domains that its resolver puts behind names: the next time it finds the name itself.
     fn searched(&self, other: &str, policy: &Policy) -> String {
-        let noticed =
-            policy.asks(&self.name, self.port).and_then(|_| self.worker.search.notice(&self.name, other));
+        let is_granted = policy.judge(other, self.port).is_ok();
+        let noticed = policy
+            .asks(&self.name, self.port)
+            .and_then(|_| self.worker.search.notice(&self.name, other, is_granted));
         noticed.map_or_else(String::new, |domain| {
             format!("; its resolver put {domain} behind that, and names below it are not found from now on: try again")
         })

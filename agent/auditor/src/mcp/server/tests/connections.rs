@@ -36,6 +36,17 @@ fn id(sessions: &Sessions) -> String {
 }
 
 #[test]
+fn a_connection_that_waits_has_a_name_that_no_row_of_a_journal_can_have() {
+    let (_folder, sessions) = sessions_of_everybody(false);
+    let mut worker = asking(&sessions, &whose(UID));
+    ask(&mut worker, 1, "a.org");
+    let call = id(&sessions);
+    assert!(!ringfence_session::journal::is_name(&call), "{call}");
+    let control = uuid::Uuid::try_parse(&call).expect("a UUID").hyphenated().to_string();
+    assert!(ringfence_session::journal::is_name(&control), "{control}");
+}
+
+#[test]
 fn no_descendant_of_a_linked_client_decides_about_a_connection() {
     let (_folder, sessions) = sessions_of_everybody(false);
     let mut worker = asking(&sessions, &whose(UID));
