@@ -149,6 +149,10 @@ impl Questions {
     }
 
     async fn answer_to(&self, place: &Place, patience: Duration, client: Option<&TcpStream>) -> Answer {
+        // What was approved once and kept for whoever comes next is not for one that has left already.
+        if has_closed(client).await {
+            return Err(refused(place, GAVE_UP));
+        }
         let question = match self.begin(place, patience, Instant::now()) {
             Begun::Known(answer) => return answer,
             Begun::Waits(question) => question,

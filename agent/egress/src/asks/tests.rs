@@ -299,6 +299,8 @@ async fn what_was_approved_once_is_not_for_a_client_that_is_gone() {
     };
     let (answer, ()) = tokio::join!(asking, decides);
     assert!(reason(answer).contains("gave up"));
+    let again = questions.answer_to(&a, PATIENCE, Some(&served)).await;
+    assert!(reason(again).contains("gave up"), "it is kept, and not for one that has left either");
     assert!(questions.answer(&a, PATIENCE).await.is_ok(), "it is for the next one");
     assert!(questions.state.borrow().known.is_empty(), "and for that one alone");
 }
