@@ -5,7 +5,7 @@
 //! and try again: a question stays for all of its time, though nobody waits for it, and what was answered meanwhile is for whoever
 //! comes next.
 
-use crate::{records::sentence, refusal::Refusal, worker::Policy};
+use crate::{rate::Rate, records::sentence, refusal::Refusal, worker::Policy};
 use ringfence_wire::{
     egress::EgressCause,
     egress_asks::{ASKS_AT_ONCE, EgressAsk, EgressDecision, MOST_QUESTIONS},
@@ -61,8 +61,7 @@ struct State {
     open: BTreeMap<u64, Rc<Question>>,
     known: HashMap<Place, Known>,
     held: usize,
-    tokens: f64,
-    filled: Instant,
+    rate: Rate,
     to_say: VecDeque<EgressAsk>,
 }
 
@@ -119,8 +118,7 @@ impl Questions {
             open: BTreeMap::new(),
             known: HashMap::new(),
             held: 0,
-            tokens: BURST,
-            filled: now,
+            rate: Rate::new(BURST, PER_SECOND, now),
             to_say: VecDeque::new(),
         };
         Self { state: RefCell::new(state), more: Notify::new() }
@@ -197,7 +195,7 @@ impl Questions {
         let question = match same {
             Some(question) => question,
             None => {
-                if !is_approved && (!state.has_room() || !state.take(now)) {
+                if !is_approved && (!state.has_room() || !state.rate.take(now)) {
                     return too_many("the container has asked for too many already: try again in a minute");
                 }
                 if !is_approved && let Some(left) = state.in_the_way() {
@@ -247,7 +245,7 @@ impl Questions {
         };
         if *approve {
             // Nobody is bothered by what would be approved again.
-            state.tokens = (state.tokens + 1.0).min(BURST);
+            state.rate.give_back();
         }
         state.known.remove(&question.place);
         if let Some(lasts) = lasts
@@ -339,17 +337,6 @@ enum Begun {
 }
 
 impl State {
-    fn take(&mut self, now: Instant) -> bool {
-        let passed = now.saturating_duration_since(self.filled).as_secs_f64();
-        self.tokens = (self.tokens + passed * PER_SECOND).min(BURST);
-        self.filled = now;
-        let is_there = self.tokens >= 1.0;
-        if is_there {
-            self.tokens -= 1.0;
-        }
-        is_there
-    }
-
     /// Whether another question may be open.
     fn has_room(&self) -> bool {
         self.open.len() < MOST_QUESTIONS || self.in_the_way().is_some()

@@ -19,6 +19,7 @@
 //! | `refusal` | why a connection is refused, and how its client learns of it |
 //! | `uploads` | how much was sent to what each entry of the profile grants, over all workers |
 //! | `records`, `line` | what is for the record, until the auditor has it |
+//! | `rate` | how many there may be of what whoever is governed makes up |
 //!
 //! What DNS messages, ClientHellos and HTTP heads say is read in `ringfence-names`, which rule decides in `ringfence-wire`
 //! (`names`).
@@ -43,6 +44,7 @@ mod lookups;
 mod pass;
 mod pipes;
 mod proxy;
+mod rate;
 mod records;
 mod refusal;
 pub mod role;

@@ -1,9 +1,8 @@
 //! What is for the record, until the line to the auditor takes it. Traffic never waits for that: what finds no room is counted.
 
-mod rate;
 mod refusals;
 
-use rate::Rate;
+use crate::rate::Rate;
 use refusals::Refusals;
 use ringfence_base::clock::now_micros;
 use ringfence_wire::egress::{
@@ -53,6 +52,11 @@ struct Waiting {
     taken: u64,
 }
 
+/// How many different things are recorded: whoever makes them up does not fill the record.
+fn different(now: Instant) -> Rate {
+    Rate::new(128.0, 32.0, now)
+}
+
 /// A record that a connection begins to pass, which its end may take the place of.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Begun(u64);
@@ -73,7 +77,7 @@ impl Records {
     pub(crate) fn new(now: Instant) -> Self {
         Self {
             waiting: RefCell::default(),
-            folds: RefCell::new(Folds { by_question: HashMap::new(), rate: Rate::new(now) }),
+            folds: RefCell::new(Folds { by_question: HashMap::new(), rate: different(now) }),
             refusals: RefCell::new(Refusals::new(now)),
             lost: Cell::new(0),
             all_lost: Cell::new(0),

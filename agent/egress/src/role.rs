@@ -166,7 +166,16 @@ fn start_of_proxy(start: EgressProxy, sockets: Vec<OwnedFd>) -> Result<(EgressSt
     let [listener] = <[OwnedFd; 1]>::try_from(sockets).map_err(|_| Error::Descriptors)?;
     // What is said to all processes of a run, by the terminal or by who ends it, is for the command, which may have something left to
     // say to others: the launcher ends its worker.
-    let of_command = [Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTSTP, Signal::SIGHUP, Signal::SIGTERM];
+    let of_command = [
+        Signal::SIGINT,
+        Signal::SIGQUIT,
+        Signal::SIGTSTP,
+        Signal::SIGHUP,
+        Signal::SIGTERM,
+        Signal::SIGUSR1,
+        Signal::SIGUSR2,
+        Signal::SIGALRM,
+    ];
     SigSet::from_iter(of_command).thread_block().map_err(|errno| Error::Io(errno.into()))?;
     let EgressProxy { profile, mut names, token, uploads } = start;
     // Nobody would answer.

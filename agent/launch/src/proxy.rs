@@ -379,9 +379,13 @@ impl Run {
     }
 
     fn complain(&self, what: &str) {
-        let mut state = self.state();
-        state.complaints += 1;
-        if state.complaints <= MOST_COMPLAINTS {
+        let is_shown = {
+            let mut state = self.state();
+            state.complaints += 1;
+            state.complaints <= MOST_COMPLAINTS
+        };
+        // Nobody may be reading: whoever ends the run does not wait for that.
+        if is_shown {
             say(&format!("the run's proxy says: {}", printable_reason(what)));
         }
     }

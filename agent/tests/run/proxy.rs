@@ -323,7 +323,8 @@ fn a_worker_that_dies_is_started_again_and_ends_with_its_run() {
     assert_eq!(ask("first"), "served /first");
     let [first] = workers(run.id())[..] else { panic!("{:?}", workers(run.id())) };
     // What a terminal, or who ends a run, sends to all of its processes is for the command.
-    for of_all in [Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTSTP, Signal::SIGHUP, Signal::SIGTERM] {
+    use Signal::{SIGALRM, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2};
+    for of_all in [SIGINT, SIGQUIT, SIGTSTP, SIGHUP, SIGTERM, SIGUSR1, SIGUSR2, SIGALRM] {
         signal(first, of_all);
     }
     assert_eq!(ask("still"), "served /still");

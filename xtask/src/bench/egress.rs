@@ -71,7 +71,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     measure.args(proxy.map(|place| place.join("bin/mitmdump")));
     let mut table = Table::default();
     figures(measure, &mut table)?;
-    if is_root() {
+    if rustix::process::geteuid().is_root() {
         let mut over_link = Command::new("unshare");
         over_link.args(["--mount", "--net", "sh", "-ec", LINK, "link"]).arg(dir.path());
         over_link.arg(target().join("release/examples/measure")).arg("link").arg(&ringfence).arg(dir.path());
@@ -90,10 +90,6 @@ fn descriptors() -> Result<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix("Max open files")).context("no such limit")?;
     let hard = line.split_whitespace().nth(1).context("no such limit")?;
     Ok(hard.parse().unwrap_or(u64::MAX))
-}
-
-fn is_root() -> bool {
-    Command::new("id").arg("-u").output().is_ok_and(|output| output.stdout == b"0\n")
 }
 
 /// Adds what a measurement prints.

@@ -7,7 +7,8 @@
 //!
 //! Of each the first is a record at once.
 
-use super::{FOLDING, printable, rate::Rate};
+use super::{FOLDING, different, printable};
+use crate::rate::Rate;
 use ringfence_wire::egress::{EgressCause, EgressRecord, EgressReport, MAX_SENTENCE};
 use std::{
     collections::{HashMap, hash_map::RandomState},
@@ -59,7 +60,7 @@ impl Refusals {
             same: HashMap::new(),
             places: HashMap::new(),
             causes: HashMap::new(),
-            rate: Rate::new(now),
+            rate: different(now),
             hashes: RandomState::new(),
         }
     }

@@ -472,7 +472,7 @@ fn sessions_of_everybody(governed: bool) -> (tempfile::TempDir, Arc<Sessions>) {
     let (core, ours) = Packets::pair().expect("a pair");
     thread::spawn(move || {
         while let Ok((PeerQuestion { number }, _)) = core.receive() {
-            let facts = PeerFacts { lineage: vec![90, 1], governed };
+            let facts = PeerFacts { lineage: vec![91, 90, 1], governed };
             core.send(&FromCore::Answer { number, reply: Reply::Ok(facts) }, None, None).expect("sent");
         }
     });
@@ -499,13 +499,18 @@ fn that_only_root_wrote_a_rule_file_is_believed_of_no_governed_process() {
         let (ours, theirs) = UnixStream::pair().expect("a pair");
         let permit =
             Permits::within(Bounds::of(9, 9), Owners::default()).take(1000, || ()).expect("a permit");
-        let serves = thread::spawn(move || converse(ours, 1000, &permit, &sessions));
+        let shared = Arc::clone(&sessions);
+        let serves = thread::spawn(move || converse(ours, 1000, &permit, &shared));
         let mut interceptor = Conn::new(theirs, Duration::from_secs(60), MAX_MESSAGE);
         let file = File::open(&path).expect("the journal");
         let request = McpRequest::Session { session, journal: "j".into(), http: false };
         interceptor.send_with_descriptors(&request, &[std::os::fd::AsFd::as_fd(&file)]).expect("sent");
         let welcome = interceptor.receive::<McpReply>().expect("an answer");
         assert!(matches!(welcome, McpReply::Welcome { .. }), "{welcome:?}");
+        // Whoever started a governed one keeps nobody from deciding: it may be a process that adopted it.
+        let clients: Vec<u32> =
+            sessions.linked.lock().expect("whole").values().map(|linked| linked.client).collect();
+        assert_eq!(clients, [if governed { crate::mcp::waiting::FIRST } else { 90 }]);
         let mut offer = |number, text: &str, trusted| {
             let file = RuleFile { trusted, ..rule_file(text) };
             interceptor.send(&SessionUpdate::RuleFile { number, file }).expect("sent");
