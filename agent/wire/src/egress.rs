@@ -10,6 +10,7 @@
 //! never reach the core: what the worker sends there are numbers, hosts that the core itself named ([`FromEgress::Uploads`]), and a
 //! sentence for the operator ([`FromEgress::Complaint`]).
 
+use crate::credentials::HostCredential;
 use ipnet::{IpNet, Ipv4Net};
 use serde::{
     Deserialize, Deserializer, Serialize,
@@ -52,6 +53,9 @@ pub struct Names {
     pub addresses: Vec<AddressRule>,
     /// The switches of `[net]`.
     pub options: NameOptions,
+    /// The hosts whose connections a container's credentials are put into: TLS alone passes there, and ends on the host.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub credentials: Vec<HostCredential>,
     /// The exact names in the order of their addresses, where an earlier policy of the container gave them: [`Names::keep_places`].
     /// Those that no rule has are nobody's. Empty: in the order of the rules.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

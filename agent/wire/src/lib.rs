@@ -20,6 +20,8 @@
 //! | what a container may reach by name, and what its egress worker says | [`egress`] |
 //! | what it asks a person | [`egress_asks`] |
 //! | which rule decides about a name | `names` |
+//! | credentials that are put into requests on the host | [`credentials`] |
+//! | which requests those are | [`requests`] |
 //! | what `ringfence run` asks who renews a login | [`renewal`] |
 //! | what is said about a login at a remote MCP server | [`mcp_login`] |
 //! | what a worker reports, and the trace that is made of it | [`trace`] |
@@ -36,6 +38,7 @@ pub mod approvals;
 pub mod audit;
 pub mod calls;
 pub mod conn;
+pub mod credentials;
 pub mod depth;
 pub mod egress;
 pub mod egress_asks;
@@ -49,6 +52,7 @@ pub mod message;
 mod names;
 pub mod packets;
 pub mod renewal;
+pub mod requests;
 pub mod rights;
 pub mod runner;
 pub mod status;

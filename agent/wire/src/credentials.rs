@@ -1,0 +1,250 @@
+//! Credentials that are put into requests on the host: what a profile says of them, and what the core, a container's egress worker
+//! and the process that has them say to each other.
+//!
+//! That process, `ringfence egress-credentials`, is the only one that ends TLS. Its standard input is a stream socketpair whose
+//! other end is the core's. The core says [`ToCredentials::Start`] and a [`ToCredentials::Secret`] for each host; the process
+//! confines itself and says [`FromCredentials::Ready`]. Over a [`ToCredentials::Link`] an egress worker hands over connections
+//! ([`Take`]) and hears of them ([`FromLink`]).
+//!
+//! No message has a credential in it: each is read from a descriptor, by the one process that is to have it.
+
+use crate::{egress::EgressCause, requests::RequestRule};
+use serde::{Deserialize, Serialize};
+
+/// Most hosts of a container that have a credential.
+pub const MAX_HOSTS: usize = 64;
+/// Most rules of one of them.
+pub const MAX_RULES: usize = 256;
+/// Most bytes of a message of the core's.
+pub const MAX_ORDER: usize = 4 << 20;
+/// Most bytes of [`FromCredentials`].
+pub const MAX_ANSWER: usize = 32 << 10;
+/// Most bytes of a [`Take`]: what was taken of a client is in it, four thirds as long.
+pub const MAX_TAKE: usize = 256 << 10;
+/// Most bytes of a [`FromLink`].
+pub const MAX_TOLD: usize = 16 << 10;
+/// Most bytes of [`FromCredentials::Ready`]'s certificate: names of all hosts are in it.
+pub const MAX_CERTIFICATE: usize = 28 << 10;
+/// Shorter credentials are refused: they occur by chance, and could not be kept from coming back.
+pub const SHORTEST: usize = 8;
+
+/// A host whose requests a credential is put into.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HostCredential {
+    /// The host, lower-case ASCII; never a wildcard.
+    pub host: String,
+    /// The port.
+    pub port: u16,
+    /// Where in a request it is put.
+    pub place: CredentialPlace,
+    /// The requests that it goes with.
+    pub allow: Vec<RequestRule>,
+    /// What becomes of others.
+    pub otherwise: Otherwise,
+}
+
+/// Where in a request a credential is put.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum CredentialPlace {
+    /// `Authorization: Bearer TOKEN`.
+    Bearer,
+    /// `Authorization: Basic`, with this user and the credential as password.
+    Basic {
+        /// Printable ASCII without a colon.
+        user: String,
+    },
+    /// This header, with nothing but the credential.
+    Header {
+        /// Its name, in lower case.
+        name: String,
+    },
+}
+
+/// What becomes of requests that no rule names.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Otherwise {
+    /// They are answered 403.
+    #[default]
+    Refuse,
+    /// They go on without a credential: neither the host's own, nor one of the client's.
+    Pass,
+}
+
+/// Headers that no credential is put into: they say where a request ends, or where it goes.
+const NO_PLACE: [&str; 22] = [
+    "accept-encoding",
+    "connection",
+    "content-encoding",
+    "content-length",
+    "cookie",
+    "expect",
+    "forwarded",
+    "host",
+    "http2-settings",
+    "keep-alive",
+    "proxy-authorization",
+    "proxy-connection",
+    "range",
+    "sec-websocket-extensions",
+    "sec-websocket-key",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+    "x-http-method",
+    "x-http-method-override",
+    "x-method-override",
+];
+
+impl CredentialPlace {
+    /// Basic auth with this user, if one can have that name.
+    pub fn basic(user: &str) -> Option<Self> {
+        let is_user =
+            !user.is_empty() && user.len() <= 256 && user.bytes().all(|b| b.is_ascii_graphic() && b != b':');
+        is_user.then(|| Self::Basic { user: user.to_owned() })
+    }
+
+    /// A header of this name, if a credential may be put there.
+    pub fn header(name: &str) -> Option<Self> {
+        let name = name.to_ascii_lowercase();
+        let is_name = !name.is_empty()
+            && name.len() <= 64
+            && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-');
+        (is_name && !NO_PLACE.contains(&name.as_str())).then_some(Self::Header { name })
+    }
+}
+
+/// What the core says.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum ToCredentials {
+    /// The first message.
+    Start(CredentialsStart),
+    /// Beside it the descriptor of a credential: of the hosts of the start, one after the other.
+    Secret,
+    /// Beside it a socket to an egress worker of the container, in the place of the one of before.
+    Link,
+    /// The rules from now on. A host that had no credential at the start gets none.
+    Rules {
+        /// All of them.
+        hosts: Vec<HostCredential>,
+    },
+    /// End: connections are ended.
+    Stop,
+}
+
+/// What the process is started with.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CredentialsStart {
+    /// Public id of the container.
+    pub container: String,
+    /// Name of its profile, for what users are told.
+    pub profile: String,
+    /// The hosts, each with one credential.
+    pub hosts: Vec<HostCredential>,
+}
+
+/// What the process says to the core.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum FromCredentials {
+    /// It is confined and has its credentials.
+    Ready {
+        /// The certificate of the container's CA, as PEM: at most [`MAX_CERTIFICATE`] bytes.
+        certificate: String,
+    },
+    /// What the operator should know. At most [`crate::egress::MAX_SENTENCE`] bytes, no credential and no name that an agent chose.
+    Complaint(String),
+}
+
+/// An egress worker hands a connection over. Beside it two descriptors: the client's socket and the server's.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Take {
+    /// The worker's own number for it, never used twice.
+    pub id: u64,
+    /// The host: what its address stands for, and its ClientHello names.
+    pub host: String,
+    /// The port.
+    pub port: u16,
+    /// What the client said so far, in base64.
+    pub said: String,
+}
+
+/// What the egress worker hears of its connections.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum FromLink {
+    /// It is over. Nothing comes of it any more.
+    Over {
+        /// Its number.
+        id: u64,
+        /// Bytes to its server.
+        sent: u64,
+        /// Bytes from its server.
+        received: u64,
+        /// Why it did not just pass, if it did not: the first that was refused of it.
+        refused: Option<TakenRefusal>,
+    },
+}
+
+/// Why a connection, or a request of it, was refused.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TakenRefusal {
+    /// What can be said without a sentence.
+    pub cause: EgressCause,
+    /// The sentence: at most [`crate::egress::MAX_SENTENCE`] bytes.
+    pub reason: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_credential_is_put_where_it_says_nothing_else() {
+        assert_eq!(
+            CredentialPlace::header("PRIVATE-TOKEN"),
+            Some(CredentialPlace::Header { name: "private-token".into() })
+        );
+        assert!(CredentialPlace::header("Authorization").is_some());
+        for name in
+            ["", "Host", "content-length", "Transfer-Encoding", "a b", "a:", "x_y", "X-HTTP-Method-Override"]
+        {
+            assert_eq!(CredentialPlace::header(name), None, "{name}");
+        }
+        assert!(CredentialPlace::basic("x-access-token").is_some());
+        for user in ["", "a:b", "a b", "\u{e4}"] {
+            assert_eq!(CredentialPlace::basic(user), None, "{user}");
+        }
+        assert!(NO_PLACE.is_sorted());
+    }
+
+    #[test]
+    fn messages_look_as_they_are_documented() {
+        let host = HostCredential {
+            host: "a.org".into(),
+            port: 443,
+            place: CredentialPlace::Basic { user: "u".into() },
+            allow: vec!["GET /a/**".parse().unwrap()],
+            otherwise: Otherwise::Refuse,
+        };
+        let start = CredentialsStart { container: "c".into(), profile: "p".into(), hosts: vec![host] };
+        assert_eq!(
+            serde_json::to_string(&ToCredentials::Start(start)).unwrap(),
+            concat!(
+                r#"{"start":{"container":"c","profile":"p","hosts":[{"host":"a.org","port":443,"#,
+                r#""place":{"basic":{"user":"u"}},"allow":["GET /a/**"],"otherwise":"refuse"}]}}"#
+            )
+        );
+        assert_eq!(serde_json::to_string(&ToCredentials::Secret).unwrap(), r#""secret""#);
+        let strange = r#"{"ready":{"certificate":"x","key":"y"}}"#;
+        assert!(serde_json::from_str::<FromCredentials>(strange).is_err());
+        assert!(serde_json::from_str::<FromCredentials>(r#"{"ready":{"certificate":"x"}}"#).is_ok());
+    }
+}
