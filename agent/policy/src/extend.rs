@@ -1,7 +1,7 @@
 //! The chain of `extends`, from a file to one [`Profile`].
 
 use super::{
-    AxisRules, Denials, Match, Profile, Rules, built_in,
+    AxisRules, Denials, Match, Profile, Rules, built_in, credentials,
     dirs::is_name,
     home,
     keys::parse,
@@ -163,7 +163,7 @@ impl Chain {
             matches: MatchTable { image, label, name },
             grant,
             deny,
-            net: net_options,
+            net: options,
             kernel,
             llm,
             mcp,
@@ -198,6 +198,9 @@ impl Chain {
         files.append(&mut sets.files);
         let (kernel, ioctl, socket_options) = kernel.finish();
         let kit = kit.finish(&mut problems);
+        let (net_options, tables) = options.finish();
+        let not_yet = credentials::not_yet(&tables);
+        let credentials = credentials::finish(tables, &rules.net, net_options, &mut problems);
         let count = count(&rules, &denials) + ioctl.len() + socket_options.len();
         if count > MAX_RULES {
             problems.push(Problem::new(At::file(file), Wrong::TooManyRules(count, MAX_RULES)));
@@ -230,7 +233,8 @@ impl Chain {
             denials,
             max_calls: max_calls.unwrap_or(CountBound::AtMost(0)),
             valid_for_generation: valid_for_generation.unwrap_or_else(Scope::none),
-            net_options: net_options.finish(),
+            net_options,
+            credentials,
             kernel,
             ioctl,
             socket_options,
@@ -245,7 +249,7 @@ impl Chain {
             kit,
             has_grant: grant.is_some(),
             notices,
-            refused: unheld,
+            refused: unheld.into_iter().chain(not_yet).collect(),
         })
     }
 }

@@ -15,6 +15,7 @@
 //! | `resolve`, `workdir`, `home`, `base`, `protect` | `${WORKDIR}`, `${HOME}`, built-in rules, protected places |
 //! | `compile`, `compiled` | rules to [`compiled::CompiledPolicy`], inside a container's root |
 //! | `nets` | net rules to prefixes |
+//! | `credentials` | `[net.credentials]`: credentials that are put into requests on the host |
 //! | `names`, `sets` | host names, and the addresses that stand for them in a container; sets of hosts |
 //! | `fixed`, `lead`, `mounts` | where paths lead, for a container's life; where its profile's own files are |
 //! | `casing` | names on file systems that fold case |
@@ -35,6 +36,7 @@ pub mod casing;
 mod commands;
 mod compile;
 pub mod compiled;
+mod credentials;
 pub mod decide;
 mod dirs;
 mod extend;
@@ -67,6 +69,7 @@ mod workdir;
 
 pub use capabilities::Capabilities;
 pub use compile::{Compilation, CompileContext};
+pub use credentials::{CredentialError, ToolCredential};
 pub use dirs::{Dirs, is_name};
 pub use kernel::{AuditLevel, Base, KernelOptions, LandlockUse, Seccomp};
 pub use nest::meet as meet_policies;
@@ -168,6 +171,8 @@ pub struct Profile {
     pub kernel: KernelOptions,
     /// `[net]`: how what is granted by name is reached.
     pub net_options: NameOptions,
+    /// `[net.credentials]`: what is put into requests on the host.
+    pub credentials: Vec<ToolCredential>,
     /// `kernel.ioctl`: what is allowed beside the commands that every container may use, as written.
     pub ioctl: Vec<Rule>,
     /// `kernel.socket_options`: the same for setsockopt(2).

@@ -5,7 +5,7 @@
 //! leads to its egress worker: the policy allows those addresses, port by port, and no others.
 
 use super::{
-    Denials, Rule, Rules,
+    Denials, Profile, Rule, Rules,
     compiled::{CompiledPolicy, RuleId, RuleSource},
     nets::{Nets, Prefix, prefixes},
     parse::{net_entry, place},
@@ -89,8 +89,9 @@ impl Collected {
     }
 
     /// All of it.
-    pub(crate) fn finish(self, options: NameOptions) -> Names {
-        Names { options, ..self.0 }
+    pub(crate) fn finish(self, profile: &Profile) -> Names {
+        let credentials = profile.credentials.iter().map(|credential| credential.rules.clone()).collect();
+        Names { options: profile.net_options, credentials, ..self.0 }
     }
 }
 
@@ -169,6 +170,8 @@ pub(crate) fn meet(inner: &CompiledPolicy, outer: &CompiledPolicy, shift: RuleId
         denies,
         addresses: meet_addresses(&a.addresses, &b.addresses),
         options,
+        // Whose they would be is not known: a container in another one has none.
+        credentials: Vec::new(),
         places: Vec::new(),
     }
 }

@@ -1,6 +1,6 @@
 //! What can be wrong with a profile: one [`Problem`] each, with file, line, key and a hint; never only the first.
 
-use super::{agents::config::ProviderKind, socket_options::OptionError};
+use super::{agents::config::ProviderKind, credentials::CredentialError, socket_options::OptionError};
 use ringfence_grant::{ExecError, HostError, NetError, PathError};
 use ringfence_redact::misplaced::shown;
 use serde::Serialize;
@@ -98,6 +98,8 @@ pub enum Wrong {
     NotAHost,
     #[error("{0:?} is not a size")]
     Size(String),
+    #[error(transparent)]
+    Credential(CredentialError),
     #[error("has {0} rules; a profile may have at most {1}")]
     TooManyRules(usize, usize),
     #[error("its rules expand to {0} paths; at most {1} are possible")]
@@ -223,6 +225,7 @@ impl Wrong {
                 format!("there are: {}; others are files sets/NAME.toml, in the directory of the profile", known.join(", "))
             }
             Self::NotAHost => "write addresses and sockets into the profile itself".to_owned(),
+            Self::Credential(error) => error.hint()?,
             Self::Size(_) => "write a number of bytes, or one with a unit: `\"500kB\"`, `\"1MB\"`, `\"2GiB\"`".to_owned(),
             Self::TooManyRules(..) | Self::TooManyPlaces(..) => {
                 "name directories instead of files".to_owned()
@@ -338,7 +341,7 @@ impl fmt::Display for Problem {
             f.write_str(" ")?;
         }
         // An agent's configuration has credentials, which may be in the wrong place.
-        let is_agents = ["llm", "mcp"].iter().any(|table| key.starts_with(table));
+        let is_agents = ["llm", "mcp", "net.credentials"].iter().any(|table| key.starts_with(table));
         let what = self.what.to_string();
         let is_secret = is_agents || matches!(self.what, Wrong::Syntax(_) | Wrong::UnknownKey { .. });
         if !key.is_empty() {

@@ -166,6 +166,7 @@ mod tests {
             "grant",
             "deny",
             "net",
+            "net.credentials.*",
             "kernel",
             "limits",
             "llm.*",
@@ -194,6 +195,9 @@ mod tests {
             for key in keys(table) {
                 assert!(manual.contains(&format!("`{table}.{key}`")), "{table}.{key}");
             }
+        }
+        for key in keys("net.credentials.*") {
+            assert!(manual.contains(&format!("`{key}`")), "{key}");
         }
         let manual = include_str!("../../../docs/llm.md");
         for key in keys("llm.*").iter().chain(&keys("mcp.*")) {

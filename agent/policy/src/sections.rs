@@ -154,7 +154,7 @@ struct AuthToken {
 #[derive(JsonSchema)]
 #[schemars(untagged)]
 #[expect(dead_code, reason = "only the schema is used")]
-enum CommandText {
+pub(crate) enum CommandText {
     /// For `/bin/sh -c`.
     Line(String),
     /// A program and its arguments.
@@ -280,7 +280,7 @@ impl Parser {
         self.filled(path, value).map(|text| Source::Value(Secret::from(text)))
     }
 
-    fn secret_credential(&mut self, path: &str, value: &Value<'_>) -> Option<Source> {
+    pub(crate) fn secret_credential(&mut self, path: &str, value: &Value<'_>) -> Option<Source> {
         self.filled(path, value).map(Source::Credential)
     }
 
@@ -394,7 +394,7 @@ impl Parser {
     }
 
     /// A command: its words, or a line for the shell.
-    fn secret_command(&mut self, path: &str, value: &Value<'_>) -> Option<Source> {
+    pub(crate) fn secret_command(&mut self, path: &str, value: &Value<'_>) -> Option<Source> {
         if value.get_ref().is_str() {
             let line = self.filled(path, value)?;
             return Some(Source::Command(vec!["/bin/sh".to_owned(), "-c".to_owned(), line]));

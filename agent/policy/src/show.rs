@@ -9,7 +9,10 @@ use ringfence_common::policy::{
     axis::{EXEC, MAP, READ, UNIX, WRITE},
     named,
 };
-use ringfence_wire::egress::{NameOptions, NameRule};
+use ringfence_wire::{
+    credentials::HostCredential,
+    egress::{NameOptions, NameRule},
+};
 use serde::Serialize;
 use serde_json::json;
 use std::{collections::BTreeMap, net::IpAddr, path::Path};
@@ -145,6 +148,11 @@ pub fn text(profile: &Profile, policy: &CompiledPolicy, notices: &[String]) -> S
     out += &format!("mode         {mode}\n");
     out += &profile.kernel.text(policy.capabilities);
     out += &options(profile.net_options, !policy.names.is_empty());
+    for credential in &profile.credentials {
+        let HostCredential { host, port, allow, .. } = &credential.rules;
+        let allow: Vec<String> = allow.iter().map(|rule| printable(&rule.to_string())).collect();
+        out += &format!("credential   {host}:{port}, for {}\n", allow.join(", "));
+    }
     let lines = lines(policy);
     for axis in ["fs_read", "fs_write", "exec", "map", "net", "ioctl", "socket_options"] {
         let of_axis: Vec<&Line> = lines.iter().filter(|l| l.axis == axis).collect();
@@ -209,6 +217,7 @@ pub fn json(
         "sources": profile.sources,
         "kernel": profile.kernel,
         "net": profile.net_options,
+        "credentials": profile.credentials.iter().map(|credential| &credential.rules).collect::<Vec<_>>(),
         "grant": profile.grant(workdir),
         "effective": lines(policy),
         "notices": notices,

@@ -5,6 +5,7 @@
 
 use super::{
     AxisRules, Mode, Rule,
+    credentials::CredentialTable,
     kernel::KernelTable,
     keys::Keys,
     kit::KitTable,
@@ -193,6 +194,10 @@ pub(crate) struct NetTable {
     /// How long it waits, in seconds, 5 to 600, before it is refused. Default: 60.
     #[schemars(with = "Option<u16>")]
     pub ask_timeout: Option<u16>,
+    /// Credentials that are put into requests to these hosts, on the host, so that they never enter the container: tables that are
+    /// named `HOST` or `HOST:PORT` (without a port: 443).
+    #[schemars(with = "Option<BTreeMap<String, CredentialTable>>")]
+    pub credentials: Option<Vec<CredentialTable>>,
 }
 
 /// How long a connection waits for a person where the profile does not say, seconds.
@@ -205,14 +210,16 @@ impl NetTable {
             max_upload: keys.get("max_upload", Parser::size).or(parent.max_upload),
             ask: keys.get("ask", Parser::flag).or(parent.ask),
             ask_timeout: keys.get("ask_timeout", Parser::patience).or(parent.ask_timeout),
+            credentials: keys.sections("credentials", CredentialTable::read).or(parent.credentials),
         }
     }
 
     /// What the keys come to.
-    pub(crate) fn finish(self) -> NameOptions {
-        let Self { ech, max_upload, ask, ask_timeout } = self;
+    pub(crate) fn finish(self) -> (NameOptions, Vec<CredentialTable>) {
+        let Self { ech, max_upload, ask, ask_timeout, credentials } = self;
         let ask = ask.unwrap_or_default().then(|| ask_timeout.unwrap_or(ASK_TIMEOUT));
-        NameOptions { ech: ech.unwrap_or_default(), max_upload, ask }
+        let options = NameOptions { ech: ech.unwrap_or_default(), max_upload, ask };
+        (options, credentials.unwrap_or_default())
     }
 }
 

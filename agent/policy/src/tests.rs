@@ -2,6 +2,7 @@
 
 mod compile;
 mod compile_properties;
+mod credentials;
 mod extend;
 mod fixed;
 mod names;

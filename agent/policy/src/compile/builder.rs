@@ -410,7 +410,7 @@ impl<'a> Builder<'a> {
             flags: profile.kernel.flags(),
             places: self.places.into_values().collect(),
             nets,
-            names: self.names.finish(profile.net_options),
+            names: self.names.finish(profile),
             rules: self.rules,
         };
         if policy.grants_all() {

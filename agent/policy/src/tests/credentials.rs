@@ -1,0 +1,156 @@
+//! `[net.credentials]`: from a profile's text to what is put into requests, and everything that is refused.
+
+use super::Lab;
+use crate::*;
+use ringfence_credentials::Source;
+use ringfence_wire::credentials::{CredentialPlace, Otherwise};
+use std::fs;
+
+fn text(granted: &[&str], keys: &str) -> String {
+    super::names::net(granted, &[]) + keys
+}
+
+fn errors(granted: &[&str], keys: &str) -> String {
+    let loaded = Lab::new().load(&text(granted, keys));
+    loaded.map(|profile| format!("{:?}", profile.credentials)).unwrap_err().to_string()
+}
+
+#[test]
+fn a_table_says_what_is_put_where_into_which_requests() {
+    let keys = concat!(
+        "[net.credentials.\"API.Example.org\"]\n",
+        "token_env = \"TOKEN\"\nallow = [\"GET /repos/**\", \"* /x?y=z\"]\n",
+        "[net.credentials.\"git.example.org:8443\"]\n",
+        "token_file = \"/etc/token\"\nuser = \"x-access-token\"\nallow = [\"POST /a\"]\notherwise = \"pass\"\n",
+        "[net.credentials.\"lab.example.org\"]\n",
+        "token_command = [\"pass\", \"lab\"]\nheader = \"PRIVATE-TOKEN\"\nallow = [\"* /**\"]\n",
+    );
+    let profile = Lab::new().load(&text(&["*.example.org"], keys)).unwrap_or_else(|e| panic!("{e}"));
+    let mut found: Vec<_> = profile
+        .credentials
+        .iter()
+        .map(|ToolCredential { rules, source }| {
+            let allow: Vec<String> = rules.allow.iter().map(ToString::to_string).collect();
+            (
+                rules.host.as_str(),
+                rules.port,
+                rules.place.clone(),
+                allow.join(", "),
+                rules.otherwise,
+                source.clone(),
+            )
+        })
+        .collect();
+    found.sort_by_key(|found| found.0.to_owned());
+    let (basic, header) = (
+        CredentialPlace::basic("x-access-token").unwrap(),
+        CredentialPlace::header("private-token").unwrap(),
+    );
+    assert_eq!(
+        found,
+        [
+            (
+                "api.example.org",
+                443,
+                CredentialPlace::Bearer,
+                "GET /repos/**, * /x?y=z".to_owned(),
+                Otherwise::Refuse,
+                Source::Env("TOKEN".into())
+            ),
+            (
+                "git.example.org",
+                8443,
+                basic,
+                "POST /a".to_owned(),
+                Otherwise::Pass,
+                Source::File("/etc/token".into())
+            ),
+            (
+                "lab.example.org",
+                443,
+                header,
+                "* /**".to_owned(),
+                Otherwise::Refuse,
+                Source::Command(vec!["pass".into(), "lab".into()])
+            ),
+        ]
+    );
+}
+
+#[test]
+fn tables_are_inherited_as_a_whole() {
+    let lab = Lab::new();
+    let one = "[net.credentials.\"a.org\"]\ntoken_env = \"A\"\nallow = [\"GET /a\"]\n";
+    let base = lab.root().join("base.toml");
+    fs::write(&base, text(&["a.org", "b.org"], one)).unwrap();
+    let hosts = |keys: &str| {
+        let profile = lab.load(&format!("extends = {base:?}\n{keys}")).unwrap_or_else(|e| panic!("{e}"));
+        profile.credentials.into_iter().map(|one| one.rules.host).collect::<Vec<_>>()
+    };
+    assert_eq!(hosts("[net]\nech = true\n"), ["a.org"]);
+    assert_eq!(hosts(&one.replace("a.org", "b.org")), ["b.org"]);
+    let narrower = format!("extends = {base:?}\n[grant]\nnet = {{ only = [\"b.org\"] }}\n");
+    let refused = lab.load(&narrower).unwrap_err().to_string();
+    assert!(refused.contains("`grant.net` does not grant a.org:443"), "{refused}");
+}
+
+#[test]
+fn what_could_not_be_held_is_refused_with_its_line() {
+    let of = |host: &str, keys: &str| format!("[net.credentials.\"{host}\"]\n{keys}");
+    const FINE: &str = "token_env = \"A\"\nallow = [\"GET /a\"]\n";
+    assert!(Lab::new().load(&text(&["a.org:443"], &of("a.org", FINE))).is_ok(), "the control");
+    for (granted, keys, said) in [
+        (["a.org:80"], of("a.org", FINE), "does not grant a.org:443"),
+        (["a.org:443"], of("a.org:8443", FINE), "does not grant a.org:8443"),
+        (["*.b.org"], of("b.org", FINE), "does not grant b.org:443"),
+        (["tcp:a.org:443"], of("a.org", FINE), "grants a.org:443 as `tcp:`"),
+        (["*.a.org"], of("*.a.org", FINE), "is not one host and a port"),
+        (["10.0.0.1"], of("10.0.0.1", FINE), "is not one host and a port"),
+        (["a.org"], of("tcp:a.org:22", FINE), "is not one host and a port"),
+        (["a.org"], of("a.org", FINE) + &of("A.ORG:443", FINE), "is the host and port of line"),
+        (["a.org"], of("a.org", "allow = [\"GET /a\"]\n"), "has no source for its credential"),
+        (["a.org"], of("a.org", "token_env = \"A\"\n"), "so that no request would have the credential"),
+        (
+            ["a.org"],
+            of("a.org", "token_env = \"A\"\nallow = []\n"),
+            "so that no request would have the credential",
+        ),
+        (["a.org"], of("a.org", "token_env = \"A\"\nallow = [\"get /a\"]\n"), "\"get /a\" is not a rule"),
+        (["a.org"], of("a.org", "token_env = \"A\"\nallow = [\"GET /a/../b\"]\n"), "is not a rule"),
+        (["a.org"], of("a.org", "token_env = \"A\"\nallow = [\"TRACE /\"]\n"), "TRACE is never let through"),
+        (["a.org"], of("a.org", "token = \"secret-secret\"\nallow = [\"GET /a\"]\n"), "unknown key"),
+        (["a.org"], of("a.org", &format!("token_file = \"/t\"\n{FINE}")), "a credential has one source"),
+        (["a.org"], of("a.org", &format!("user = \"a:b\"\n{FINE}")), "is not a user"),
+        (["a.org"], of("a.org", &format!("header = \"Host\"\n{FINE}")), "is not a header"),
+        (
+            ["a.org"],
+            of("a.org", &format!("user = \"u\"\nheader = \"X-T\"\n{FINE}")),
+            "a credential has one place",
+        ),
+        (["a.org"], of("a.org", &format!("otherwise = \"ask\"\n{FINE}")), "not one of refuse, pass"),
+        (
+            ["a.org"],
+            format!("[net]\nmax_upload = \"1MB\"\n{}", of("a.org", FINE)),
+            "`max_upload` does not count",
+        ),
+    ] {
+        let errors = errors(&granted, &keys);
+        assert!(errors.contains(said) && errors.contains("p.toml:"), "{keys}: {errors}");
+        assert!(!errors.contains("secret-secret"), "{errors}");
+    }
+    let all = super::toml("net = \"all\"", "", "none") + &of("a.org", FINE);
+    let errors = Lab::new().load(&all).unwrap_err().to_string();
+    assert!(errors.contains("net = \"all\" grants every address"), "{errors}");
+}
+
+#[test]
+fn nothing_is_compiled_that_would_be_passed_over() {
+    let lab = Lab::new();
+    let keys = "[net.credentials.\"a.org\"]\ntoken_env = \"A\"\nallow = [\"GET /a\"]\n";
+    let profile = lab.load(&text(&["a.org"], keys)).unwrap_or_else(|e| panic!("{e}"));
+    let root = lab.root();
+    let errors = profile.compile(&CompileContext::new(&root, None)).unwrap_err().to_string();
+    assert!(errors.contains("not put into requests yet"), "{errors}");
+    let without = lab.load(&text(&["a.org"], "")).unwrap_or_else(|e| panic!("{e}"));
+    assert!(without.compile(&CompileContext::new(&root, None)).is_ok(), "the control");
+}
