@@ -58,7 +58,7 @@ impl Refusal {
 
     /// Whether the server is at fault, and not the client.
     pub(crate) fn is_failure(&self) -> bool {
-        matches!(self.cause, EgressCause::Unresolved | EgressCause::Unreachable)
+        matches!(self.cause, EgressCause::Unresolved | EgressCause::Unreachable | EgressCause::ServerTls)
     }
 
     /// What a person could change.
@@ -81,10 +81,15 @@ impl Refusal {
             EgressCause::TooMuch => {
                 "`max_upload` in [net] of the profile says how much may be sent.".to_owned()
             }
+            EgressCause::NoCredential => "Start the container again with `ringfence run`.".to_owned(),
             EgressCause::Malformed
             | EgressCause::Unresolved
             | EgressCause::Unreachable
             | EgressCause::Revoked
+            | EgressCause::UntrustedCa
+            | EgressCause::ServerTls
+            | EgressCause::NoRule
+            | EgressCause::Reflects
             | EgressCause::Full => "`ringfence events why` has more.".to_owned(),
         }
     }
@@ -102,6 +107,11 @@ impl Refusal {
             | EgressCause::Ech
             | EgressCause::NotPublic
             | EgressCause::TooMuch
+            | EgressCause::UntrustedCa
+            | EgressCause::ServerTls
+            | EgressCause::NoRule
+            | EgressCause::NoCredential
+            | EgressCause::Reflects
             | EgressCause::Revoked => 49,
         };
         [21, 3, 3, 0, 2, FATAL, description]
@@ -129,6 +139,11 @@ impl Refusal {
             EgressCause::TooMuch => "too-much",
             EgressCause::Revoked => "revoked",
             EgressCause::Full => "full",
+            EgressCause::UntrustedCa => "untrusted-ca",
+            EgressCause::ServerTls => "server-tls",
+            EgressCause::NoRule => "no-rule",
+            EgressCause::NoCredential => "no-credential",
+            EgressCause::Reflects => "reflects",
         };
         format!(
             "HTTP/1.1 {status}\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: {}\r\nCache-Control: no-store\r\nConnection: close\r\nx-ringfence-error: {cause}\r\n\r\n{body}",

@@ -166,6 +166,9 @@ enum Role {
     /// What one container reaches by name. The daemon starts it, with a socket to it as standard input.
     #[command(hide = true)]
     EgressWorker,
+    /// Puts one container's credentials into its requests. The daemon starts it, with a socket to it as standard input.
+    #[command(hide = true)]
+    EgressCredentials,
 }
 
 #[derive(Debug, clap::Args)]
@@ -235,6 +238,7 @@ impl Role {
             Self::LlmCommands => role::llm_commands(),
             Self::LlmRenewal => role::llm_renewal(),
             Self::EgressWorker => role::egress_worker(),
+            Self::EgressCredentials => role::egress_credentials(),
         }
     }
 }

@@ -446,6 +446,17 @@ pub enum EgressCause {
     Revoked,
     /// The worker has no room for it, or had to keep what was said over it for too long.
     Full,
+    /// The client does not trust the container's own certificate authority, where TLS is ended for a credential: it pins a certificate,
+    /// or has roots of its own.
+    UntrustedCa,
+    /// The server's certificate is not the host's, where TLS is ended for a credential: it was told nothing.
+    ServerTls,
+    /// No rule of the host's credential names the request.
+    NoRule,
+    /// There is no credential for the host, although the profile says so.
+    NoCredential,
+    /// An answer in which the credential could have come back unseen.
+    Reflects,
 }
 
 /// What a question for a name was answered.

@@ -72,6 +72,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
         &["base", "credentials", "files", "http", "pins", "policy", "redact", "sandbox", "supervise", "wire"],
     ),
     ("egress", &["base", "names", "sandbox", "wire"]),
+    ("egress-credentials", &["base", "credentials", "sandbox", "wire"]),
     ("kit", &["base", "credentials", "files", "policy", "process", "supervise", "wire"]),
     ("guest", &["base", "file-tools", "wire"]),
 ];
@@ -94,6 +95,7 @@ const NEVER: &[(&str, &[&str])] = &[
     ("store", &["aya", "hyper", "tokio"]),
     ("llm-worker", &["aya", "rusqlite"]),
     ("egress", &["aya", "hyper", "reqwest", "ringfence-policy", "rusqlite"]),
+    ("egress-credentials", &["aya", "reqwest", "ringfence-policy", "rusqlite"]),
     ("auditor", &["aya"]),
     ("mcp-http", &["aya", "rusqlite"]),
     ("interceptor", &["aya", "rusqlite", "hyper", "tokio"]),

@@ -196,6 +196,40 @@ fn connected(stored: &Stored, egress: &Egress, connection: &Connection, decider:
             "Have the container close connections, or open fewer at once; decide what `ringfence approvals` lists.".to_owned(),
             None,
         ),
+        EgressCause::UntrustedCa => parts(
+            "TLS is ended there to put a credential in, and the client does not trust the container's own certificate authority: it \
+             pins the host's certificate, or has roots of its own.",
+            format!(
+                "Have it read the file that SSL_CERT_FILE names in the container; where it pins a certificate, take the host out of \
+                 `[net.credentials]` in the profile {profile}."
+            ),
+            None,
+        ),
+        EgressCause::ServerTls => parts(
+            "TLS is ended there to put a credential in, and the server's certificate is not one of the host's that this host trusts, \
+             so the server was told nothing.",
+            "Look who answers at that address, and whether the host has the right certificate authorities.".to_owned(),
+            None,
+        ),
+        EgressCause::NoRule => parts(
+            "No rule of the host's `allow` names a request that the client made.",
+            format!(
+                "To let it have the credential, add its method and path to `allow` in `[net.credentials]` of the profile {profile}; \
+                 `otherwise = \"pass\"` lets other requests go on without it."
+            ),
+            None,
+        ),
+        EgressCause::NoCredential => parts(
+            "The profile has a credential for the host, and the container was started without it, or the daemon was started again \
+             since.",
+            "Start the container again with `ringfence run`.".to_owned(),
+            None,
+        ),
+        EgressCause::Reflects => parts(
+            "The server's answer was encoded, or in another protocol, so that the credential could have come back in it unseen.",
+            "Leave the request out of `allow`, and let it go on without a credential (`otherwise = \"pass\"`).".to_owned(),
+            None,
+        ),
     }
 }
 

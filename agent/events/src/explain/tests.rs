@@ -206,6 +206,11 @@ fn a_connection_gets_the_line_for_what_stopped_it() {
         EgressCause::Unreachable,
         EgressCause::TooMuch,
         EgressCause::Full,
+        EgressCause::UntrustedCa,
+        EgressCause::ServerTls,
+        EgressCause::NoRule,
+        EgressCause::NoCredential,
+        EgressCause::Reflects,
         EgressCause::Denied,
     ] {
         let said = explained(Decider::Default, ended(EgressOutcome::Ended, cause, None));

@@ -180,6 +180,11 @@ impl Policy {
         Policy::shipped("egress", include_str!("../../../../profiles/seccomp/egress.toml"))
     }
 
+    /// That of the process which has a container's credentials.
+    pub fn credentials_list() -> Result<Policy, super::Error> {
+        Policy::shipped("credentials", include_str!("../../../../profiles/seccomp/credentials.toml"))
+    }
+
     /// The same, where threads are signalled: those of this process only. Landlock has a scope for signals since 6.12, and a
     /// user's workers are all that user's.
     pub fn signalling_only(self, process: u32) -> Policy {

@@ -7,6 +7,7 @@ use std::{
     io::{Read, Seek, Write},
 };
 
+mod credentials;
 mod egress;
 
 const X86_64: u32 = 0xc000_003e;

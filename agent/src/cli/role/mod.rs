@@ -55,6 +55,13 @@ pub(crate) fn egress_worker() -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// `ringfence egress-credentials`.
+pub(crate) fn egress_credentials() -> anyhow::Result<ExitCode> {
+    prepare();
+    ringfence_egress_credentials::role::run()?;
+    Ok(ExitCode::SUCCESS)
+}
+
 /// `ringfence llm-commands`.
 pub(crate) fn llm_commands() -> anyhow::Result<ExitCode> {
     prepare();

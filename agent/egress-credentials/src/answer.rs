@@ -1,0 +1,131 @@
+//! An answer's head as it is written anew: what goes on of it, without credentials. Pure.
+
+use crate::{mask::Mask, refusal::Refusal, request::kept};
+use hyper::{
+    HeaderMap, Method, Response, StatusCode,
+    header::{ALT_SVC, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, HeaderValue, UPGRADE},
+    http::response::Parts,
+};
+use ringfence_wire::egress::EgressCause;
+
+/// What an answer is to.
+#[derive(Debug, Clone)]
+pub(crate) struct Asked {
+    pub(crate) method: Method,
+    /// The request had the credential.
+    pub(crate) has_credential: bool,
+    /// It asked for a WebSocket.
+    pub(crate) is_upgrade: bool,
+}
+
+/// An answer's head as it goes on to the client.
+///
+/// # Errors
+/// It does not: what could be in its body would not be found there.
+pub(crate) fn anew(answer: &Parts, asked: &Asked, mask: &Mask) -> Result<Response<()>, Refusal> {
+    let is_encoded = answer
+        .headers
+        .get_all(CONTENT_ENCODING)
+        .into_iter()
+        .any(|value| !value.as_bytes().eq_ignore_ascii_case(b"identity"));
+    if asked.has_credential && is_encoded {
+        let reason = "the server encoded its answer, although it was asked not to, so that the credential could come back in it unseen";
+        return Err(Refusal::new(EgressCause::Reflects, reason));
+    }
+    let is_switched = answer.status == StatusCode::SWITCHING_PROTOCOLS;
+    if is_switched && !asked.is_upgrade {
+        return Err(Refusal::new(
+            EgressCause::Reflects,
+            "the server went on to a protocol that nobody asked for",
+        ));
+    }
+    let mut headers = HeaderMap::with_capacity(answer.headers.len());
+    for (name, value) in &kept(&answer.headers) {
+        if mask.masked(name.as_str().as_bytes()).is_some() {
+            continue;
+        }
+        let value = match mask.masked(value.as_bytes()) {
+            None => value.clone(),
+            Some(masked) => HeaderValue::from_bytes(&masked).unwrap_or(HeaderValue::from_static("")),
+        };
+        headers.append(name, value);
+    }
+    // Another way to the host, by a protocol that is refused.
+    headers.remove(ALT_SVC);
+    if asked.method == Method::HEAD || answer.status == StatusCode::NOT_MODIFIED {
+        // It has no body that says how long it would be.
+        if let Some(length) = answer.headers.get(CONTENT_LENGTH) {
+            headers.insert(CONTENT_LENGTH, length.clone());
+        }
+    }
+    if is_switched {
+        headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
+        headers.insert(UPGRADE, HeaderValue::from_static("websocket"));
+    }
+    let mut head = Response::new(());
+    *head.status_mut() = answer.status;
+    *head.headers_mut() = headers;
+    Ok(head)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ringfence_credentials::Secret;
+
+    fn asked(has_credential: bool) -> Asked {
+        Asked { method: Method::GET, has_credential, is_upgrade: false }
+    }
+
+    fn of(status: u16, headers: &[(&str, &str)], asked: &Asked) -> Result<Vec<String>, EgressCause> {
+        let mut answer = Response::builder().status(status);
+        for (name, value) in headers {
+            answer = answer.header(*name, *value);
+        }
+        let mask = Mask::new(&Secret::from("secret-token-1".to_owned()));
+        let anew =
+            anew(&answer.body(()).unwrap().into_parts().0, asked, &mask).map_err(|refusal| refusal.cause)?;
+        let lines = anew.headers().iter().map(|(name, value)| format!("{name}: {}", value.to_str().unwrap()));
+        Ok(lines.collect())
+    }
+
+    #[test]
+    fn a_credential_in_a_head_is_masked() {
+        let headers = [
+            ("location", "https://a.org/?token=secret-token-1&x"),
+            ("x-echo", "Basic dTpzZWNyZXQtdG9rZW4tMQ=="),
+            ("secret-token-1", "x"),
+            ("set-cookie", "a=b"),
+        ];
+        let lines = of(302, &headers, &asked(true)).unwrap();
+        assert_eq!(lines[0], "location: https://a.org/?token=**************&x");
+        assert!(lines[1].starts_with("x-echo: Basic d") && lines[1].contains("******"), "{lines:?}");
+        assert_eq!(lines[2..], ["set-cookie: a=b"]);
+    }
+
+    #[test]
+    fn an_answer_in_which_it_could_not_be_found_does_not_go_on() {
+        let gzip = [("content-encoding", "gzip")];
+        assert_eq!(of(200, &gzip, &asked(true)), Err(EgressCause::Reflects));
+        assert_eq!(of(200, &gzip, &asked(false)).unwrap(), ["content-encoding: gzip"], "it had none");
+        assert!(of(200, &[("content-encoding", "Identity")], &asked(true)).is_ok());
+        assert_eq!(of(101, &[("upgrade", "h2c")], &asked(false)), Err(EgressCause::Reflects));
+    }
+
+    #[test]
+    fn lengths_and_connections_are_of_one_side() {
+        let headers = [
+            ("content-length", "7"),
+            ("connection", "x-a"),
+            ("x-a", "1"),
+            ("alt-svc", "h3=\":443\""),
+            ("etag", "e"),
+        ];
+        assert_eq!(of(200, &headers, &asked(true)).unwrap(), ["etag: e"]);
+        assert_eq!(of(304, &headers, &asked(true)).unwrap(), ["etag: e", "content-length: 7"]);
+        let head = Asked { method: Method::HEAD, ..asked(true) };
+        assert_eq!(of(200, &headers, &head).unwrap(), ["etag: e", "content-length: 7"]);
+        let upgrade = Asked { is_upgrade: true, ..asked(true) };
+        assert_eq!(of(101, &[], &upgrade).unwrap(), ["connection: upgrade", "upgrade: websocket"]);
+    }
+}

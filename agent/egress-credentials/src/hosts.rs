@@ -1,0 +1,173 @@
+//! The hosts that have a credential: what is done with it, and the value that is put into requests.
+
+use crate::{mask::Mask, refusal::Refusal};
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use bytes::Bytes;
+use hyper::header::{AUTHORIZATION, HeaderName, HeaderValue, InvalidHeaderValue};
+use ringfence_credentials::Secret;
+use ringfence_wire::{
+    credentials::{CredentialPlace, HostCredential, SHORTEST},
+    egress::EgressCause,
+};
+use std::{cell::RefCell, rc::Rc, sync::Arc};
+use zeroize::Zeroizing;
+
+/// Why a credential cannot be put in.
+#[derive(Debug, thiserror::Error)]
+pub enum Unfit {
+    /// It would be found everywhere.
+    #[error(
+        "the credential of {0} has fewer than {SHORTEST} characters, so that it cannot be kept from coming back"
+    )]
+    Short(String),
+    /// No header can have it.
+    #[error("the credential of {0} fits in no header")]
+    Header(String, #[source] InvalidHeaderValue),
+}
+
+/// A host.
+pub(crate) struct Host {
+    /// What is in force.
+    pub(crate) rules: HostCredential,
+    /// Where it is put, and what.
+    pub(crate) value: (HeaderName, HeaderValue),
+    /// How it is kept from coming back.
+    pub(crate) mask: Arc<Mask>,
+}
+
+/// A secret's memory as a header's, without a copy.
+struct Shared {
+    secret: Secret,
+    is_bearer: bool,
+}
+
+impl AsRef<[u8]> for Shared {
+    fn as_ref(&self) -> &[u8] {
+        if self.is_bearer { self.secret.bearer().as_bytes() } else { self.secret.expose().as_bytes() }
+    }
+}
+
+impl Host {
+    /// A host with its credential.
+    ///
+    /// # Errors
+    /// [`Unfit`].
+    pub(crate) fn new(rules: HostCredential, secret: &Secret) -> Result<Self, Unfit> {
+        if secret.expose().len() < SHORTEST {
+            return Err(Unfit::Short(rules.host));
+        }
+        let mask = Arc::new(Mask::new(secret));
+        let value = value(&rules.place, secret).map_err(|error| Unfit::Header(rules.host.clone(), error))?;
+        Ok(Self { rules, value, mask })
+    }
+}
+
+fn value(place: &CredentialPlace, secret: &Secret) -> Result<(HeaderName, HeaderValue), InvalidHeaderValue> {
+    let (name, secret, is_bearer) = match place {
+        CredentialPlace::Bearer => (AUTHORIZATION, secret.clone(), true),
+        CredentialPlace::Basic { user } => {
+            let whole = Zeroizing::new(format!("{user}:{}", secret.expose()));
+            let encoded = Zeroizing::new(STANDARD.encode(whole.as_bytes()));
+            let mut value = String::with_capacity(6 + encoded.len());
+            value.push_str("Basic ");
+            value.push_str(&encoded);
+            (AUTHORIZATION, Secret::from(value), false)
+        }
+        CredentialPlace::Header { name } => {
+            // Only names that are header names are made into a place.
+            let name = HeaderName::from_bytes(name.as_bytes()).unwrap_or(AUTHORIZATION);
+            (name, secret.clone(), false)
+        }
+    };
+    let mut value = HeaderValue::from_maybe_shared(Bytes::from_owner(Shared { secret, is_bearer }))?;
+    value.set_sensitive(true);
+    Ok((name, value))
+}
+
+/// All hosts, under the rules that are in force.
+#[derive(Default)]
+pub(crate) struct Hosts(RefCell<Vec<Rc<Host>>>);
+
+impl Hosts {
+    pub(crate) fn new(hosts: Vec<Host>) -> Self {
+        Self(RefCell::new(hosts.into_iter().map(Rc::new).collect()))
+    }
+
+    /// A host at a port.
+    ///
+    /// # Errors
+    /// It has no credential.
+    pub(crate) fn find(&self, host: &str, port: u16) -> Result<Rc<Host>, Refusal> {
+        let hosts = self.0.borrow();
+        let found = hosts.iter().find(|known| known.rules.host == host && known.rules.port == port);
+        found.cloned().ok_or_else(|| {
+            Refusal::new(
+                EgressCause::NoCredential,
+                "the profile has had a credential for it only since the container was started: start it again",
+            )
+        })
+    }
+
+    /// Other rules. A host that is none of them has no credential any more; one that had none gets none.
+    pub(crate) fn replace(&self, rules: &[HostCredential]) {
+        let mut hosts = self.0.borrow_mut();
+        let renewed = rules.iter().filter_map(|rules| {
+            let same = |host: &&Rc<Host>| {
+                // Where another place is said, the value is another.
+                (&host.rules.host, host.rules.port, &host.rules.place)
+                    == (&rules.host, rules.port, &rules.place)
+            };
+            let host = hosts.iter().find(same)?;
+            let (value, mask) = (host.value.clone(), Arc::clone(&host.mask));
+            Some(Rc::new(Host { rules: rules.clone(), value, mask }))
+        });
+        let renewed = renewed.collect();
+        *hosts = renewed;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ringfence_wire::credentials::Otherwise;
+
+    fn rules(host: &str, place: CredentialPlace) -> HostCredential {
+        let allow = vec!["GET /a".parse().unwrap()];
+        HostCredential { host: host.into(), port: 443, place, allow, otherwise: Otherwise::Refuse }
+    }
+
+    fn header(place: CredentialPlace) -> (String, String) {
+        let host = Host::new(rules("a.org", place), &Secret::from("secret-token".to_owned())).unwrap();
+        assert!(!format!("{:?}", host.value).contains("secret"));
+        (host.value.0.to_string(), host.value.1.to_str().unwrap().to_owned())
+    }
+
+    #[test]
+    fn a_credential_has_the_form_that_its_place_asks_for() {
+        let of = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        assert_eq!(header(CredentialPlace::Bearer), of("authorization", "Bearer secret-token"));
+        let basic = CredentialPlace::basic("me").unwrap();
+        assert_eq!(header(basic), of("authorization", "Basic bWU6c2VjcmV0LXRva2Vu"));
+        let own = CredentialPlace::header("PRIVATE-TOKEN").unwrap();
+        assert_eq!(header(own), of("private-token", "secret-token"));
+        let short = Host::new(rules("a.org", CredentialPlace::Bearer), &Secret::from("short".to_owned()));
+        assert!(matches!(short, Err(Unfit::Short(_))));
+    }
+
+    #[test]
+    fn other_rules_give_no_host_a_credential_that_it_had_not() {
+        let secret = Secret::from("secret-token".to_owned());
+        let hosts = Hosts::new(vec![
+            Host::new(rules("a.org", CredentialPlace::Bearer), &secret).unwrap(),
+            Host::new(rules("b.org", CredentialPlace::Bearer), &secret).unwrap(),
+        ]);
+        assert!(hosts.find("a.org", 443).is_ok() && hosts.find("a.org", 8443).is_err());
+        let wider = HostCredential { otherwise: Otherwise::Pass, ..rules("a.org", CredentialPlace::Bearer) };
+        let elsewhere = rules("b.org", CredentialPlace::basic("me").unwrap());
+        hosts.replace(&[wider, elsewhere, rules("c.org", CredentialPlace::Bearer)]);
+        assert_eq!(hosts.find("a.org", 443).unwrap().rules.otherwise, Otherwise::Pass);
+        for gone in ["b.org", "c.org"] {
+            assert_eq!(hosts.find(gone, 443).err().unwrap().cause, EgressCause::NoCredential, "{gone}");
+        }
+    }
+}

@@ -1,0 +1,40 @@
+//! WebSockets: bytes both ways, those of the server without credentials. A server's frames are not masked by the protocol, and were
+//! not compressed, as nobody asked for that; what is replaced has the same length.
+
+use crate::mask::{Mask, Pieces};
+use hyper::upgrade::Upgraded;
+use hyper_util::rt::TokioIo;
+use std::io;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, copy, split};
+
+/// Bytes that are read at once.
+const CHUNK: usize = 16 << 10;
+
+/// Copies until both ends have ended, or one is gone.
+///
+/// # Errors
+/// One is gone.
+pub(crate) async fn join(client: Upgraded, server: Upgraded, mask: &Mask) -> io::Result<()> {
+    let (mut from_client, mut to_client) = split(TokioIo::new(client));
+    let (mut from_server, mut to_server) = split(TokioIo::new(server));
+    let out = async {
+        copy(&mut from_client, &mut to_server).await?;
+        to_server.shutdown().await
+    };
+    let back = async {
+        let (mut chunk, mut pieces) = (vec![0; CHUNK], Pieces::default());
+        loop {
+            let count = from_server.read(&mut chunk).await?;
+            let piece = match count {
+                0 => pieces.finish(),
+                _ => pieces.push(mask, chunk.get(..count).unwrap_or_default()),
+            };
+            to_client.write_all(&piece).await?;
+            to_client.flush().await?;
+            if count == 0 {
+                return to_client.shutdown().await;
+            }
+        }
+    };
+    tokio::try_join!(out, back).map(|_| ())
+}
