@@ -5,7 +5,7 @@
 //! 3. what the client says first: a ClientHello or a request for that very name (not where the rule is a `tcp:` one); where the
 //!    policy grants no such name and has a person asked, what that person says ([`crate::asks`])
 //! 4. the name's server, found and dialled here
-//! 5. bytes both ways ([`crate::pass`])
+//! 5. bytes both ways ([`crate::pass`]), or, for a host with a credential, the process that has it ([`crate::credentials`])
 //!
 //! In audit mode nothing is refused: what would be is kept, and the connection goes on.
 
@@ -13,6 +13,7 @@ mod head;
 
 use crate::{
     addresses::is_granted,
+    credentials::{self, Went},
     dial::{self, NoServer, Server},
     held::Held,
     link::Unanswered,
@@ -80,6 +81,8 @@ struct Opened<'a> {
     server: TcpStream,
     passing: Passing,
     head: Head<'a>,
+    /// It ends where the host's credential is.
+    is_for_credential: bool,
 }
 
 /// Whose a connection is.
@@ -218,6 +221,7 @@ impl<'a> Connection<'a> {
             }
         });
         match opened.await {
+            Ok(opened) if opened.is_for_credential => self.hand_over(client, opened).await,
             Ok(opened) => self.pass(client, opened).await,
             Err(refusal) => self.refuse(client, refusal).await,
         }
@@ -254,6 +258,8 @@ impl<'a> Connection<'a> {
             let approval = self.worker.questions.ask(place, patience, client).await?;
             self.approved.replace(approval.by);
         }
+        // It may be another by now.
+        let is_for_credential = self.judge_credential(&self.worker.policy())?;
         let Server { stream, address, is_own, .. } = match first {
             Some(server) => server,
             None => self.reach().await?,
@@ -270,7 +276,7 @@ impl<'a> Connection<'a> {
         if !policy.audit {
             policy.judge_passing(&passing)?;
         }
-        Ok(Opened { server: stream, passing, head })
+        Ok(Opened { server: stream, passing, head, is_for_credential })
     }
 
     /// A refusal, with what is left to a client of a proxy whose name leads to an address that is granted, where it does: this one
@@ -342,7 +348,7 @@ impl<'a> Connection<'a> {
 
     /// Bytes both ways, until it is over.
     async fn pass(&self, client: TcpStream, opened: Opened<'a>) {
-        let Opened { server, passing, head: Head { check, held, approved, found, .. } } = opened;
+        let Opened { server, passing, head: Head { check, held, approved, found, .. }, .. } = opened;
         let known = self.worker.know(passing);
         // Whatever becomes of this process, it is known that there was one.
         let begun = self.as_record(EgressOutcome::Open, None);
@@ -386,6 +392,65 @@ impl<'a> Connection<'a> {
         let policy = self.worker.policy();
         let spent = self.worker.uploads.of(&policy.names, &self.name);
         Now { connection: self, spent: RefCell::new((policy, spent)) }
+    }
+
+    /// Whether it is for a host that has a credential, where TLS alone passes. Of audit mode: what would be refused passes, without.
+    fn judge_credential(&self, policy: &Policy) -> Result<bool, Refusal> {
+        if !credentials::has(&policy.names, &self.name, self.port) {
+            return Ok(false);
+        }
+        if !self.tls.get() {
+            let reason = "the profile has a credential for it, which is put in where TLS is ended, and the client does not speak TLS";
+            return self.unless_audit(policy, Refusal::new(EgressCause::NotTls, reason)).map(|()| false);
+        }
+        if self.would_deny.borrow().is_some() {
+            return Ok(false);
+        }
+        self.worker.credentials.is_there().map(|()| true)
+    }
+
+    /// Has the process that has the host's credential serve it, until it is over.
+    async fn hand_over(&self, client: TcpStream, opened: Opened<'a>) {
+        let Opened { server, passing, head: Head { held, .. }, .. } = opened;
+        let known = self.worker.know(passing);
+        // Whatever becomes of this process, it is known that there was one.
+        let begun = self.as_record(EgressOutcome::Open, None);
+        self.begun.set(self.worker.records.begun(self.at, self.flow, begun));
+        let place = (self.name.as_str(), self.port);
+        let served = async {
+            // Of the message to the other process there are two copies while it is written.
+            let message = Portion::new(self.share);
+            message.grow(held.len().saturating_mul(4)).await;
+            let said = held.bytes().to_vec();
+            let kept = (held, message);
+            self.worker.credentials.serve(place, (said, kept), &client, &server).await
+        };
+        let ended = tokio::select! {
+            ended = served => ended,
+            refusal = self.share.overdue() => Err(refusal),
+            () = known.live.cut.notified() => match known.live.why.take() {
+                Some(why) => Err(why),
+                None => return,
+            },
+        };
+        match ended {
+            Ok(Went { sent, received, refused }) => {
+                self.sent.set(sent);
+                self.received.set(received);
+                let outcome = match &refused {
+                    None => EgressOutcome::Passed,
+                    Some(refusal) if refusal.is_failure() => EgressOutcome::Failed,
+                    Some(_) if sent == 0 => EgressOutcome::Refused,
+                    Some(_) => EgressOutcome::Ended,
+                };
+                self.record(outcome, refused);
+            }
+            Err(refusal) => self.record(EgressOutcome::Ended, Some(refusal)),
+        }
+        // Whoever else has the sockets has no connection any more.
+        for socket in [&client, &server] {
+            let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);
+        }
     }
 
     /// Puts it on record, and tells the client.

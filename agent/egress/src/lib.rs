@@ -10,6 +10,7 @@
 //! | `connection` | one connection, from its first byte to its record; `head`: what is said first |
 //! | `asks` | questions for a person, and how long connections wait for an answer |
 //! | `proxy` | the same where there is no core: what a client asks the proxy for, before all that |
+//! | `credentials` | handing a connection to the process that has the container's credentials |
 //! | `dial`, `lookups`, `hosts`, `route`, `addresses` | from a name to a server, and which addresses one may have |
 //! | `turns` | how many connections to what one entry grants look for its server at once |
 //! | `pass` | bytes both ways, and what of them is still looked at |
@@ -33,6 +34,7 @@ mod addresses;
 mod asks;
 mod confine;
 mod connection;
+mod credentials;
 mod dial;
 mod dns;
 mod flow;

@@ -190,8 +190,8 @@ impl Orders {
                 if let Some(body) = self.bytes.get(HEADER..wanted) {
                     let order = serde_json::from_slice(body).map_err(FrameError::Json)?;
                     self.bytes.drain(..wanted);
-                    let beside =
-                        matches!(order, ToEgress::Line).then(|| self.descriptors.pop_front()).flatten();
+                    let has_one = matches!(order, ToEgress::Line | ToEgress::Credentials);
+                    let beside = has_one.then(|| self.descriptors.pop_front()).flatten();
                     return Ok(Some((order, beside)));
                 }
             }

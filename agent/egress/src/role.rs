@@ -240,6 +240,12 @@ async fn obey(worker: &Worker, mut orders: Orders, lines: mpsc::Sender<OwnedFd>)
                 Some(line) => drop(lines.send(line).await),
                 None => tracing::warn!("the daemon gives a line to the auditor, and there is none"),
             },
+            ToEgress::Credentials => match beside.map(|link| worker.credentials.give(link)) {
+                Some(Ok(())) => {}
+                _ => {
+                    tracing::warn!("the daemon gives a way to the container's credentials, and there is none")
+                }
+            },
             ToEgress::Stop => return Ok(()),
             ToEgress::Start(_) | ToEgress::Proxy(_) => {
                 let twice = io::Error::new(io::ErrorKind::InvalidData, "it starts this worker twice");

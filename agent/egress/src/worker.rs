@@ -4,6 +4,7 @@ use crate::{
     addresses::{Found, MOST_ADDRESSES, Not, is_granted, may_dial},
     asks::Questions,
     confine::Limits,
+    credentials::Credentials,
     flow::Mover,
     link::Link,
     lookups::Lookups,
@@ -45,6 +46,7 @@ pub(crate) struct Worker {
     pub(crate) records: Records,
     pub(crate) questions: Questions,
     pub(crate) mover: Mover,
+    pub(crate) credentials: Credentials,
     /// Memory that connections may borrow.
     pub(crate) pool: Semaphore,
     pub(crate) dials: Semaphore,
@@ -195,6 +197,7 @@ impl Worker {
             records: Records::new(Instant::now()),
             questions: Questions::new(Instant::now()),
             mover: Mover::default(),
+            credentials: Credentials::default(),
             pool: share::pool(limits.memory),
             dials: Semaphore::new(MOST_DIALS as usize),
             dials_of: Turns::new(MOST_DIALS as usize / 4),

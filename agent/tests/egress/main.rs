@@ -11,6 +11,7 @@
 mod asks;
 mod bounds;
 mod changed;
+mod credentials;
 mod crowd;
 mod http;
 mod life;

@@ -128,6 +128,9 @@ pub enum ToEgress {
     },
     /// Beside it a new line to the auditor. The one before, if any, is closed.
     Line,
+    /// Beside it a socket to the process that has the container's credentials: connections to their hosts are handed to whoever has
+    /// its other end ([`crate::credentials::Take`]).
+    Credentials,
     /// End soon: connections are ended, what waits for the auditor is sent.
     Stop,
 }
