@@ -3,7 +3,10 @@
 use crate::{mask::Mask, refusal::Refusal, request::kept};
 use hyper::{
     HeaderMap, Method, Response, StatusCode,
-    header::{ALT_SVC, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, HeaderValue, UPGRADE},
+    header::{
+        ALT_SVC, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, HeaderName, HeaderValue, TRANSFER_ENCODING,
+        UPGRADE,
+    },
     http::response::Parts,
 };
 use ringfence_wire::egress::EgressCause;
@@ -12,8 +15,6 @@ use ringfence_wire::egress::EgressCause;
 #[derive(Debug, Clone)]
 pub(crate) struct Asked {
     pub(crate) method: Method,
-    /// The request had the credential.
-    pub(crate) has_credential: bool,
     /// It asked for a WebSocket.
     pub(crate) is_upgrade: bool,
 }
@@ -23,12 +24,11 @@ pub(crate) struct Asked {
 /// # Errors
 /// It does not: what could be in its body would not be found there.
 pub(crate) fn anew(answer: &Parts, asked: &Asked, mask: &Mask) -> Result<Response<()>, Refusal> {
-    let is_encoded = answer
-        .headers
-        .get_all(CONTENT_ENCODING)
-        .into_iter()
-        .any(|value| !value.as_bytes().eq_ignore_ascii_case(b"identity"));
-    if asked.has_credential && is_encoded {
+    let has_other = |name: HeaderName, than: &[u8]| {
+        answer.headers.get_all(name).into_iter().any(|value| !value.as_bytes().eq_ignore_ascii_case(than))
+    };
+    // Also where the request had no credential: an earlier one had, and a server may have kept it.
+    if has_other(CONTENT_ENCODING, b"identity") || has_other(TRANSFER_ENCODING, b"chunked") {
         let reason = "the server encoded its answer, although it was asked not to, so that the credential could come back in it unseen";
         return Err(Refusal::new(EgressCause::Reflects, reason));
     }
@@ -73,8 +73,8 @@ mod tests {
     use super::*;
     use ringfence_credentials::Secret;
 
-    fn asked(has_credential: bool) -> Asked {
-        Asked { method: Method::GET, has_credential, is_upgrade: false }
+    fn asked() -> Asked {
+        Asked { method: Method::GET, is_upgrade: false }
     }
 
     fn of(status: u16, headers: &[(&str, &str)], asked: &Asked) -> Result<Vec<String>, EgressCause> {
@@ -97,7 +97,7 @@ mod tests {
             ("secret-token-1", "x"),
             ("set-cookie", "a=b"),
         ];
-        let lines = of(302, &headers, &asked(true)).unwrap();
+        let lines = of(302, &headers, &asked()).unwrap();
         assert_eq!(lines[0], "location: https://a.org/?token=**************&x");
         assert!(lines[1].starts_with("x-echo: Basic d") && lines[1].contains("******"), "{lines:?}");
         assert_eq!(lines[2..], ["set-cookie: a=b"]);
@@ -105,11 +105,16 @@ mod tests {
 
     #[test]
     fn an_answer_in_which_it_could_not_be_found_does_not_go_on() {
-        let gzip = [("content-encoding", "gzip")];
-        assert_eq!(of(200, &gzip, &asked(true)), Err(EgressCause::Reflects));
-        assert_eq!(of(200, &gzip, &asked(false)).unwrap(), ["content-encoding: gzip"], "it had none");
-        assert!(of(200, &[("content-encoding", "Identity")], &asked(true)).is_ok());
-        assert_eq!(of(101, &[("upgrade", "h2c")], &asked(false)), Err(EgressCause::Reflects));
+        for headers in [
+            [("content-encoding", "gzip")],
+            [("content-encoding", "identity, br")],
+            [("transfer-encoding", "gzip, chunked")],
+        ] {
+            assert_eq!(of(200, &headers, &asked()), Err(EgressCause::Reflects), "{headers:?}");
+        }
+        assert!(of(200, &[("transfer-encoding", "chunked")], &asked()).is_ok());
+        assert!(of(200, &[("content-encoding", "Identity")], &asked()).is_ok());
+        assert_eq!(of(101, &[("upgrade", "h2c")], &asked()), Err(EgressCause::Reflects));
     }
 
     #[test]
@@ -121,11 +126,11 @@ mod tests {
             ("alt-svc", "h3=\":443\""),
             ("etag", "e"),
         ];
-        assert_eq!(of(200, &headers, &asked(true)).unwrap(), ["etag: e"]);
-        assert_eq!(of(304, &headers, &asked(true)).unwrap(), ["etag: e", "content-length: 7"]);
-        let head = Asked { method: Method::HEAD, ..asked(true) };
+        assert_eq!(of(200, &headers, &asked()).unwrap(), ["etag: e"]);
+        assert_eq!(of(304, &headers, &asked()).unwrap(), ["etag: e", "content-length: 7"]);
+        let head = Asked { method: Method::HEAD, ..asked() };
         assert_eq!(of(200, &headers, &head).unwrap(), ["etag: e", "content-length: 7"]);
-        let upgrade = Asked { is_upgrade: true, ..asked(true) };
+        let upgrade = Asked { is_upgrade: true, ..asked() };
         assert_eq!(of(101, &[], &upgrade).unwrap(), ["connection: upgrade", "upgrade: websocket"]);
     }
 }

@@ -207,8 +207,8 @@ impl Connection {
         let host = self.shared.hosts.find(&self.host, self.port)?;
         let on_client = hyper::upgrade::on(&mut request);
         let (parts, body) = request.into_parts();
-        let Anew { head, has_credential, is_upgrade } = request::anew(&parts, &host)?;
-        let asked = Asked { method: head.method().clone(), has_credential, is_upgrade };
+        let Anew { head, is_upgrade, .. } = request::anew(&parts, &host)?;
+        let asked = Asked { method: head.method().clone(), is_upgrade };
         let answered = {
             let mut server = self.server.lock().await;
             let sender = self.open(&mut server).await?;
