@@ -5,15 +5,29 @@ use crate::{
     support::{Core, PATIENCE, is_refused, local, rest_of, say},
 };
 use base64::{Engine as _, engine::general_purpose::STANDARD};
+use ringfence_credentials::Secret;
 use ringfence_wire::{
     conn::Conn,
-    credentials::{CredentialPlace, FromLink, HostCredential, MAX_TAKE, Otherwise, Take, TakenRefusal},
+    credentials::{
+        CredentialPlace, CredentialsStart, FromCredentials, FromLink, HostCredential, MAX_TAKE, Otherwise,
+        Take, TakenRefusal, ToCredentials,
+    },
     egress::{EgressCause, EgressOutcome, EgressRecord, Names, ToEgress},
+};
+use rustls::{
+    ClientConfig, ClientConnection, RootCertStore, StreamOwned,
+    crypto::ring,
+    pki_types::{CertificateDer, pem::PemObject as _},
 };
 use std::{
     io::{Read, Write},
     net::{Shutdown, TcpStream},
-    os::{fd::AsFd, unix::net::UnixStream},
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::net::UnixStream,
+    },
+    process::Command,
+    sync::Arc,
 };
 
 fn with_credential(names: Names, port: u16) -> Names {
@@ -168,4 +182,82 @@ fn a_policy_that_takes_the_host_away_ends_what_was_handed_over() {
     holder.0.stream().shutdown(Shutdown::Write).unwrap();
     let over = core.connections().len();
     assert_eq!(over, 1);
+}
+
+/// Both processes as they are: from a client's first byte to the server that has the credential.
+#[test]
+fn a_request_has_the_credential_though_neither_its_client_nor_the_worker_has() {
+    const KEY: &str = "ghp/0123456789+abcdef";
+    let tls = Tls::serving(&["localhost"], |stream| {
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            let mut byte = [0];
+            if stream.read_exact(&mut byte).is_err() {
+                return;
+            }
+            head.push(byte[0]);
+        }
+        let head = String::from_utf8(head).unwrap();
+        let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{head}", head.len());
+        stream.write_all(answer.as_bytes()).and_then(|()| stream.flush()).unwrap();
+    });
+    let names = with_credential(local(&[&format!("localhost:{}", tls.server.port)]), tls.server.port);
+    let (core, dir) = (Core::start(names.clone()), tempfile::tempdir().unwrap());
+    let roots = dir.path().join("roots.pem");
+    std::fs::write(&roots, pem(&tls.root)).unwrap();
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let mut process = Command::new(env!("CARGO_BIN_EXE_ringfence"))
+        .arg("egress-credentials")
+        .stdin(OwnedFd::from(theirs))
+        .env_clear()
+        .env("SSL_CERT_FILE", &roots)
+        .spawn()
+        .unwrap();
+    let mut holder = Conn::new(ours, PATIENCE, MAX_TAKE);
+    let (container, profile, hosts) = ("0123456789ab".into(), "tested".into(), names.credentials);
+    holder.send(&ToCredentials::Start(CredentialsStart { container, profile, hosts })).unwrap();
+    let secret = Secret::from(KEY.to_owned()).pipe().unwrap();
+    holder.send_with_descriptors(&ToCredentials::Secret, &[secret.as_fd()]).unwrap();
+    let FromCredentials::Ready { certificate } = holder.receive().unwrap() else { panic!() };
+    let (one, other) = UnixStream::pair().unwrap();
+    holder.send_with_descriptors(&ToCredentials::Link, &[one.as_fd()]).unwrap();
+    Conn::new(core.link(), PATIENCE, MAX_TAKE)
+        .send_with_descriptors(&ToEgress::Credentials, &[other.as_fd()])
+        .unwrap();
+    drop((one, other));
+    // Who trusts the server's own certificate alone does not trust what is shown in its place.
+    let stream = core.open("localhost", tls.server.port);
+    let error = Tls::talk(tls.client("localhost"), stream, "GET").unwrap_err();
+    assert!(error.to_string().contains("UnknownIssuer"), "{error}");
+    core.recorded(EgressOutcome::Refused, Some(EgressCause::UntrustedCa));
+    let mut trusted = RootCertStore::empty();
+    trusted.add(CertificateDer::from_pem_slice(certificate.as_bytes()).unwrap()).unwrap();
+    let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(trusted)
+        .with_no_client_auth();
+    let client = ClientConnection::new(Arc::new(config), "localhost".try_into().unwrap()).unwrap();
+    let mut client = StreamOwned::new(client, core.open("localhost", tls.server.port));
+    let ask = format!("GET /a HTTP/1.1\r\nHost: localhost:{}\r\nConnection: close\r\n\r\n", tls.server.port);
+    client.write_all(ask.as_bytes()).unwrap();
+    let mut said = String::new();
+    let _ = client.read_to_string(&mut said);
+    let masked = format!("authorization: Bearer {}\r\n", "*".repeat(KEY.len()));
+    assert!(said.starts_with("HTTP/1.1 200 ") && said.contains(&masked), "{said}");
+    let record = core.recorded(EgressOutcome::Passed, None);
+    let EgressRecord::Connection { sent, received, .. } = record else { panic!() };
+    assert!(sent > 300 && received > 300, "{sent} {received}");
+    process.kill().unwrap();
+    process.wait().unwrap();
+    let stream = core.open("localhost", tls.server.port);
+    assert!(Tls::talk(tls.client("localhost"), stream, "GET").is_err());
+    core.recorded(EgressOutcome::Refused, Some(EgressCause::NoCredential));
+}
+
+fn pem(der: &[u8]) -> String {
+    let encoded = STANDARD.encode(der);
+    let lines: Vec<&str> =
+        encoded.as_bytes().chunks(64).map(|line| std::str::from_utf8(line).unwrap()).collect();
+    format!("-----BEGIN CERTIFICATE-----\n{}\n-----END CERTIFICATE-----\n", lines.join("\n"))
 }

@@ -5,7 +5,7 @@ use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use rustls::{
     ClientConfig, ClientConnection, RootCertStore, ServerConfig, ServerConnection, StreamOwned,
     crypto::ring,
-    pki_types::{PrivateKeyDer, ServerName},
+    pki_types::{CertificateDer, PrivateKeyDer, ServerName},
 };
 use std::{
     io::{BufRead, BufReader, Read, Write},
@@ -131,10 +131,26 @@ impl OneByOne<'_> {
 pub(crate) struct Tls {
     pub(crate) server: Server,
     pub(crate) client: Arc<ClientConfig>,
+    /// The authority's certificate.
+    pub(crate) root: CertificateDer<'static>,
 }
+
+type Spoken = StreamOwned<ServerConnection, TcpStream>;
 
 impl Tls {
     pub(crate) fn new(names: &[&str]) -> Self {
+        Self::serving(names, |stream| {
+            let mut bytes = [0; 4096];
+            while let Ok(count @ 1..) = stream.read(&mut bytes) {
+                if stream.write_all(&bytes[..count]).and_then(|()| stream.flush()).is_err() {
+                    return;
+                }
+            }
+        })
+    }
+
+    /// The same, that does with each connection what a test says.
+    pub(crate) fn serving(names: &[&str], serve: impl Fn(&mut Spoken) + Send + Sync + 'static) -> Self {
         let mut authority = CertificateParams::new(Vec::<String>::new()).unwrap();
         authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let key = KeyPair::generate().unwrap();
@@ -159,15 +175,9 @@ impl Tls {
             .with_no_client_auth();
         let server = Arc::new(server);
         let server = Server::new(move |stream| {
-            let mut stream = StreamOwned::new(ServerConnection::new(Arc::clone(&server)).unwrap(), stream);
-            let mut bytes = [0; 4096];
-            while let Ok(count @ 1..) = stream.read(&mut bytes) {
-                if stream.write_all(&bytes[..count]).and_then(|()| stream.flush()).is_err() {
-                    return;
-                }
-            }
+            serve(&mut StreamOwned::new(ServerConnection::new(Arc::clone(&server)).unwrap(), stream));
         });
-        Self { server, client: Arc::new(client) }
+        Self { server, client: Arc::new(client), root: root.der().clone() }
     }
 
     /// A client for this server name.
