@@ -15,6 +15,7 @@ use ringfence_names::{
     },
     tls::{Client, Hello, Refused, State},
 };
+use ringfence_wire::requests::{RequestRule, Target};
 use rustls::server::Acceptor;
 use std::{
     convert::Infallible,
@@ -25,6 +26,7 @@ use std::{
     sync::Mutex,
     task::{Context, Poll, Waker},
 };
+use url::Url;
 
 /// A DNS query: every answer to it is one that a resolver takes, and another reader can read.
 pub fn dns(data: &[u8]) {
@@ -115,6 +117,28 @@ pub fn http_requests(data: &[u8]) {
             let name = host.split(':').next().unwrap_or_default();
             assert!(name.eq_ignore_ascii_case("a.example"), "{host:?} got through");
         }
+    }
+}
+
+/// A rule for requests, a NUL, and a request's target: a path that is let through is one that a browser reads as it was compared,
+/// and a rule without stars lets through no other.
+pub fn request_target(data: &[u8]) {
+    let Ok(text) = str::from_utf8(data) else { return };
+    let (rule, target) = text.split_once('\0').unwrap_or(("* /**", text));
+    let Ok(target) = Target::read(target) else { return };
+    let path = target.path();
+    assert!(!path.contains("//") && !path.split('/').any(|segment| matches!(segment, "." | "..")), "{path}");
+    let url = Url::parse(&format!("https://a.example{path}")).expect("a path of a URL");
+    assert_eq!(url.path().split('/').count(), path.split('/').count(), "a browser reads other segments");
+    let again = Target::read(path).expect("what is compared is a target");
+    assert_eq!(again.path(), path, "in one spelling");
+    let Ok(rule) = rule.parse::<RequestRule>() else { return };
+    let written = rule.to_string();
+    assert_eq!(written.parse::<RequestRule>().as_ref(), Ok(&rule), "a rule is read as it is written");
+    assert!(!rule.allows("TRACE", &target));
+    let (method, of) = written.split_once(' ').expect("a method and a path");
+    if rule.allows(if method == "*" { "GET" } else { method }, &target) && !of.contains(['*', '?']) {
+        assert_eq!(of, path);
     }
 }
 

@@ -41,7 +41,7 @@ use std::{
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All of them; each has its corpus in `fuzz/corpus/NAME`.
-pub const ALL: [Target; 31] = [
+pub const ALL: [Target; 32] = [
     ("line", line),
     ("listing", listing),
     ("classify", classify),
@@ -73,6 +73,7 @@ pub const ALL: [Target; 31] = [
     ("client_hello", crate::names_targets::client_hello),
     ("http_requests", crate::names_targets::http_requests),
     ("proxy", crate::names_targets::proxy),
+    ("request_target", crate::names_targets::request_target),
 ];
 
 /// The line judge: what it accepts reads the same to a parser that knows nothing of it, and what its fast path takes reads

@@ -38,7 +38,8 @@ const LIMITS: [&str; 2] = ["-timeout=10", "-rss_limit_mb=1024"];
                         cargo xtask fuzz line --input target/fuzz/broken/crash-ab12")]
 pub(crate) struct Args {
     /// One target: line, classify, rules, redact, wire, runner, shell, frames, turn, sse, provider, log, secrets, web, grant,
-    /// records, journal, ledger, roles, guest, dashboard, endpoint, relay, hook, dns, client_hello, http_requests, proxy.
+    /// records, journal, ledger, roles, guest, dashboard, endpoint, relay, hook, dns, client_hello, http_requests, proxy,
+    /// request_target.
     name: Option<String>,
     /// How long each is fuzzed.
     #[arg(long, value_name = "N", default_value_t = 60)]
