@@ -1,12 +1,7 @@
 //! `ringfence egress-credentials`: the real binary, with a core, an egress worker and servers that the tests play, and real clients.
 
 #![cfg(target_os = "linux")]
-#![expect(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "a test that cannot go on fails there"
-)]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails there")]
 
 mod clients;
 mod git;
