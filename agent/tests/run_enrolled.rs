@@ -90,7 +90,8 @@ impl Host {
 
 impl Asked {
     fn answer(&mut self, mode: Mode) {
-        let enrolled = Enrolled { container: "0123456789ab".into(), profile: "tight".into(), mode };
+        let enrolled =
+            Enrolled { container: "0123456789ab".into(), profile: "tight".into(), mode, bundle: None };
         self.conn.send(&Reply::Ok(enrolled)).unwrap();
     }
 

@@ -2,6 +2,7 @@
 
 use ringfence_wire::{
     conn::Conn,
+    credentials::CredentialPlace,
     frame::FrameError,
     message::{AdminRequest, ENDPOINT, EnrollRequest, Enrolled, Reply, Reporting},
 };
@@ -13,7 +14,10 @@ use serde::de::DeserializeOwned;
 use std::{
     io,
     net::SocketAddr,
-    os::{fd::BorrowedFd, unix::net::UnixStream},
+    os::{
+        fd::{AsFd, BorrowedFd, OwnedFd},
+        unix::net::UnixStream,
+    },
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -97,9 +101,32 @@ pub struct EndpointSockets<'a> {
     pub tie: Option<(&'a str, BorrowedFd<'a>)>,
 }
 
+/// A credential that the core hands on unread, to what puts it into requests to a host.
+#[derive(Debug)]
+pub struct SealedCredential {
+    /// The host.
+    pub host: String,
+    /// The port.
+    pub port: u16,
+    /// Where in requests it is put.
+    pub place: CredentialPlace,
+    /// A memfd that has it, sealed against every change.
+    pub memory: OwnedFd,
+}
+
+/// What is handed to the core beside the child.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Beside<'a> {
+    /// Listening sockets of the caller's, which the profile then grants.
+    pub endpoint: Option<EndpointSockets<'a>>,
+    /// The credentials of the profile's `[net.credentials]`: all of them, and no others.
+    pub credentials: &'a [SealedCredential],
+    /// Where there are any: the certificates that the command's programs trust, PEM in a sealed memfd.
+    pub trusted: Option<BorrowedFd<'a>>,
+}
+
 /// Asks the core to govern a child of the caller from its next exec on.
 ///
-/// `endpoint` has listening sockets of the caller's, which the profile then grants.
 /// `child` is a pidfd of a direct child with one thread that has not exec'd its command yet. `workdir` is what
 /// `${WORKDIR}` in the profile stands for; `audit` asks for a container that denies nothing (root only, unless the
 /// profile says so itself).
@@ -113,9 +140,9 @@ pub fn enroll(
     profile: &str,
     workdir: Option<&Path>,
     audit: bool,
-    endpoint: Option<EndpointSockets<'_>>,
+    beside: Beside<'_>,
 ) -> Result<Enrolled, ClientError> {
-    enroll_on(socket, child, profile, (workdir, audit, endpoint)).map(|(enrolled, _)| enrolled)
+    enroll_on(socket, child, profile, (workdir, audit), beside).map(|(enrolled, _)| enrolled)
 }
 
 /// A line for reports about a container, and what the daemon takes there.
@@ -132,9 +159,9 @@ pub fn enroll_reporting(
     profile: &str,
     workdir: Option<&Path>,
     audit: bool,
-    endpoint: Option<EndpointSockets<'_>>,
+    beside: Beside<'_>,
 ) -> Result<(Enrolled, Result<Line, ClientError>), ClientError> {
-    let (enrolled, mut conn) = enroll_on(socket, child, profile, (workdir, audit, endpoint))?;
+    let (enrolled, mut conn) = enroll_on(socket, child, profile, (workdir, audit), beside)?;
     let asked = conn.send(&EnrollRequest::Report).map_err(ClientError::Talk);
     let line = asked.and_then(|()| answer::<Reporting>(&mut conn)).map(|takes| (conn.into_stream(), takes));
     Ok((enrolled, line))
@@ -145,7 +172,8 @@ fn enroll_on(
     socket: &Path,
     child: BorrowedFd<'_>,
     profile: &str,
-    (workdir, audit, endpoint): (Option<&Path>, bool, Option<EndpointSockets<'_>>),
+    (workdir, audit): (Option<&Path>, bool),
+    Beside { endpoint, credentials, trusted }: Beside<'_>,
 ) -> Result<(Enrolled, Conn), ClientError> {
     let workdir = match workdir.map(|dir| dir.to_str().ok_or(dir)) {
         None => None,
@@ -166,6 +194,14 @@ fn enroll_on(
     };
     let request = EnrollRequest::Enroll { profile, workdir, audit };
     let mut conn = connect(socket, ENROLLING)?;
+    let sent = hand_over(&mut conn, credentials, trusted);
+    // Who is refused at once has an answer, and does not hear what is said.
+    if let Err(error) = sent {
+        return Err(match answer::<Enrolled>(&mut conn) {
+            Err(refused @ ClientError::Refused(_)) => refused,
+            Ok(_) | Err(_) => ClientError::Talk(error),
+        });
+    }
     let mut descriptors = vec![child];
     if let Some(EndpointSockets { listener, tie, .. }) = endpoint {
         descriptors.push(listener);
@@ -174,6 +210,21 @@ fn enroll_on(
     conn.send_with_descriptors(&request, &descriptors).map_err(ClientError::Talk)?;
     let enrolled = answer(&mut conn)?;
     Ok((enrolled, conn))
+}
+
+fn hand_over(
+    conn: &mut Conn,
+    credentials: &[SealedCredential],
+    trusted: Option<BorrowedFd<'_>>,
+) -> Result<(), FrameError> {
+    for SealedCredential { host, port, place, memory } in credentials {
+        let of = EnrollRequest::Credential { host: host.clone(), port: *port, place: place.clone() };
+        conn.send_with_descriptors(&of, &[memory.as_fd()])?;
+    }
+    match trusted {
+        Some(trusted) => conn.send_with_descriptors(&EnrollRequest::Trusted, &[trusted]),
+        None => Ok(()),
+    }
 }
 
 /// Sends one request to the admin socket, with the descriptors it needs, and waits for the answer.
@@ -270,7 +321,7 @@ mod tests {
         message::{Failure, MAX_REQUEST},
         status::Mode,
     };
-    use std::{fs::File, os::fd::AsFd, os::unix::net::UnixListener, thread};
+    use std::{fs::File, os::unix::net::UnixListener, thread};
 
     /// Answers one request on a socket of its own; gives back what was asked.
     fn serve(
@@ -294,11 +345,15 @@ mod tests {
 
     #[test]
     fn the_request_carries_the_descriptor_and_the_answer_comes_back() {
-        let enrolled =
-            Enrolled { container: "0123456789ab".into(), profile: "coder".into(), mode: Mode::Enforce };
+        let enrolled = Enrolled {
+            container: "0123456789ab".into(),
+            profile: "coder".into(),
+            mode: Mode::Enforce,
+            bundle: None,
+        };
         let file = File::open("/dev/null").unwrap();
         let (request, descriptors, result) = serve(Reply::Ok(enrolled.clone()), |path| {
-            enroll(path, file.as_fd(), "coder", Some(Path::new("/srv/app")), false, None)
+            enroll(path, file.as_fd(), "coder", Some(Path::new("/srv/app")), false, Beside::default())
         });
         let EnrollRequest::Enroll { profile, workdir, audit } = request else { panic!("{request:?}") };
         assert_eq!((profile.as_str(), workdir.as_deref(), audit), ("coder", Some("/srv/app"), false));
@@ -308,12 +363,17 @@ mod tests {
 
     #[test]
     fn a_daemon_that_takes_no_reports_leaves_the_container_as_it_is() {
-        let enrolled =
-            Enrolled { container: "0123456789ab".into(), profile: "coder".into(), mode: Mode::Enforce };
+        let enrolled = Enrolled {
+            container: "0123456789ab".into(),
+            profile: "coder".into(),
+            mode: Mode::Enforce,
+            bundle: None,
+        };
         let file = File::open("/dev/null").unwrap();
         // It answers one request and hangs up, as those of before did.
         let (_, _, result) = serve(Reply::Ok(enrolled.clone()), |path| {
-            let (enrolled, line) = enroll_reporting(path, file.as_fd(), "coder", None, false, None)?;
+            let (enrolled, line) =
+                enroll_reporting(path, file.as_fd(), "coder", None, false, Beside::default())?;
             assert!(line.is_err());
             Ok(enrolled)
         });
@@ -324,7 +384,7 @@ mod tests {
     fn a_refusal_is_told_in_the_daemon_s_words() {
         let file = File::open("/dev/null").unwrap();
         let (_, _, result) = serve(Reply::Failed(Failure::new("no profile `x`")), |path| {
-            enroll(path, file.as_fd(), "x", None, true, None)
+            enroll(path, file.as_fd(), "x", None, true, Beside::default())
         });
         assert_eq!(result.unwrap_err().to_string(), "no profile `x`");
     }
@@ -334,8 +394,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = File::open("/dev/null").unwrap();
         let path = dir.path().join("enroll.sock");
-        assert!(enroll(&path, file.as_fd(), "x", None, false, None).unwrap_err().is_no_daemon());
+        assert!(enroll(&path, file.as_fd(), "x", None, false, Beside::default()).unwrap_err().is_no_daemon());
         drop(UnixListener::bind(&path).unwrap());
-        assert!(enroll(&path, file.as_fd(), "x", None, false, None).unwrap_err().is_no_daemon());
+        assert!(enroll(&path, file.as_fd(), "x", None, false, Beside::default()).unwrap_err().is_no_daemon());
     }
 }

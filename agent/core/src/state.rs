@@ -227,7 +227,7 @@ impl<E: Enforcer> State<E> {
         let Record { id, profile, uid, .. } = &container.record;
         let mode = container.record.mode();
         tracing::info!("container {id}: profile {profile}, mode {mode}, enrolled by user {uid}");
-        Ok(Enrolled { container: id.clone(), profile: profile.clone(), mode })
+        Ok(Enrolled { container: id.clone(), profile: profile.clone(), mode, bundle: None })
     }
 
     /// Makes a container and takes in processes that run already, listed anew until a list brings nobody new. If that
@@ -262,7 +262,7 @@ impl<E: Enforcer> State<E> {
             Ok(()) if total > 0 => {
                 tracing::info!("container {public}: profile {profile}, {total} running threads taken in");
                 let mode = container.record.mode();
-                Ok(Enrolled { container: public.clone(), profile: profile.clone(), mode })
+                Ok(Enrolled { container: public.clone(), profile: profile.clone(), mode, bundle: None })
             }
             // Everybody has ended, or nobody was let in.
             Ok(()) => {

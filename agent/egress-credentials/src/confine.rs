@@ -72,6 +72,7 @@ pub(crate) fn enter() -> Result<(), Error> {
         hierarchies: Vec::new(),
         // seccomp lets none be connected or bound.
         tcp: None,
+        no_bind: false,
         scope_signals: true,
         scope_abstract: true,
     };

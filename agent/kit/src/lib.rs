@@ -53,7 +53,7 @@ use ringfence_policy::{
         home::Home,
         registry::{self, Given, Registry},
     },
-    is_name,
+    is_in_reach, is_name, is_own,
     kit::Kit,
     problem::Wrong,
 };
@@ -216,16 +216,6 @@ pub fn serve(profile: &Profile, kit: &Kit, given: Given, workdir: &Path) -> Resu
     Endpoint::start(&config, &home, credential, renewer)
 }
 
-fn real(path: &Path) -> PathBuf {
-    path.canonicalize().unwrap_or_else(|_| path.to_owned())
-}
-
-/// Whether it is where the agent works, by its name or by what that leads to.
-fn is_in_reach(path: &Path, workdir: &Path) -> bool {
-    let whole = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    real(path).starts_with(real(workdir)) || whole(path).starts_with(whole(workdir))
-}
-
 /// The agent may read what is in its working directory.
 fn require_out_of_reach(profile: &Profile, source: &Source, workdir: &Path) -> Result<(), Error> {
     match source.file() {
@@ -247,17 +237,6 @@ fn require_known(profile: &Profile, kit: &Kit, workdir: &Path) -> Result<(), Loa
     }
     tracing::debug!("the profile {} renews a login, and is in {}", profile.name, at.file.display());
     Err(Problem::new(at.clone(), Wrong::RenewalElsewhere).into())
-}
-
-/// Whether a profile's file is in one of these directories, which may have a link to it, and not where the agent works. For root,
-/// nobody else can change it.
-fn is_own(file: &Path, dirs: impl IntoIterator<Item = Option<PathBuf>>, workdir: &Path) -> bool {
-    let Some(parent) = file.parent() else { return false };
-    let is_known = |dir: &PathBuf| file.starts_with(dir) && real(parent).starts_with(real(dir));
-    let is_roots =
-        || !geteuid().is_root() || ringfence_files::is_roots(file, Others::AddNames).unwrap_or(false);
-    let is_reached = is_in_reach(file, workdir) || is_in_reach(parent, workdir);
-    !is_reached && dirs.into_iter().flatten().any(|dir| is_known(&dir)) && is_roots()
 }
 
 /// A directory that is ours, made where it is missing.
@@ -282,36 +261,4 @@ fn make(dir: &Path) -> Result<Dir, Error> {
     let made = Dir::make_private(dir).map_err(error)?;
     require_roots(dir).map_err(error)?;
     Ok(made)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::{fs, os::unix::fs::symlink};
-
-    #[test]
-    fn a_profile_is_the_user_s_own_unless_the_agent_works_where_it_is() {
-        let root = tempfile::tempdir().unwrap();
-        let path = |name: &str| root.path().join(name);
-        for dir in ["home/agents", "home/src", "dotfiles"] {
-            fs::create_dir_all(path(dir)).unwrap();
-        }
-        for file in ["home/agents/a.toml", "home/src/a.toml", "dotfiles/b.toml"] {
-            fs::write(path(file), "").unwrap();
-        }
-        symlink(path("dotfiles/b.toml"), path("home/agents/b.toml")).unwrap();
-        symlink(path("home/agents"), path("home/src/agents")).unwrap();
-        let is_own = |file: &str, workdir: &str| {
-            is_own(&path(file), [Some(path("nowhere")), Some(path("home/agents"))], &path(workdir))
-        };
-        assert!(is_own("home/agents/a.toml", "home/src") && is_own("home/agents/b.toml", "home/src"));
-        // Not in those directories.
-        assert!(!is_own("home/src/a.toml", "home/agents") && !is_own("dotfiles/b.toml", "home/src"));
-        assert!(!is_own("home/agents/../src/a.toml", "nowhere"));
-        // In the working directory, or below it.
-        assert!(!is_own("home/agents/a.toml", "home") && !is_own("home/agents/a.toml", "home/agents"));
-        assert!(!is_own("home/agents/b.toml", "dotfiles"));
-        // Who works there can lead that name elsewhere.
-        assert!(!is_own("home/src/agents/a.toml", "home/src"));
-    }
 }

@@ -2,9 +2,14 @@
 //! see `table` in `ringfence-bpf`.
 
 use super::Capabilities;
+use ringfence_common::policy::axis::READ;
 use ringfence_wire::egress::Names;
 use serde::{Deserialize, Serialize};
-use std::{net::Ipv6Addr, path::PathBuf};
+use std::{
+    net::Ipv6Addr,
+    os::unix::ffi::OsStrExt,
+    path::{Path, PathBuf},
+};
 
 /// Index into [`CompiledPolicy::rules`].
 pub type RuleId = u32;
@@ -38,6 +43,29 @@ pub struct CompiledPolicy {
 }
 
 impl CompiledPolicy {
+    /// Lets a directory be read, and what is in it, where no rule denies that: one that Ringfence made for the container. It does
+    /// nothing where that is so already.
+    pub fn grant_read(&mut self, dir: &Path, key: &str) {
+        let place = Place::Path(dir.as_os_str().as_bytes().to_vec());
+        let has = |rule: &PlaceRule| rule.place == place && rule.kind == Kind::Tree;
+        let at = match self.places.iter().position(has) {
+            Some(at) => at,
+            None => {
+                self.places.push(PlaceRule::nothing(place, Kind::Tree));
+                self.places.len() - 1
+            }
+        };
+        let Some(rule) = self.places.get_mut(at).filter(|rule| rule.allow & READ == 0) else { return };
+        rule.allow |= READ;
+        let id = RuleId::try_from(self.rules.len()).unwrap_or(RuleId::MAX);
+        if let Some(of_axis) = rule.allow_rules.get_mut(READ.trailing_zeros() as usize) {
+            *of_axis = Some(id);
+        }
+        let text = dir.display().to_string();
+        let key = key.to_owned();
+        self.rules.push(RuleSource { id: format!("{key}:{text}"), file: None, line: 0, key, text });
+    }
+
     /// One of places alone, for questions.
     pub(crate) fn of_places(initial: u16, places: Vec<PlaceRule>) -> Self {
         Self {

@@ -1,12 +1,18 @@
 //! `[net.credentials."HOST"]`: credentials that are put into requests on the host, so that they never enter the container.
 
 use super::{
-    AxisRules,
+    AxisRules, Profile, built_in,
+    compile::{Builder, CompileContext},
+    compiled::{Kind, Place},
+    decide::Decider,
+    dirs::{Dirs, is_own},
     keys::Keys,
     parse::{Parser, net_entry},
-    problem::{At, Problem, Wrong},
+    problem::{At, CompileErrors, LoadErrors, Problem, Wrong},
+    resolve::Resolver,
     sections::{CommandText, Located},
 };
+use ringfence_common::policy::axis::{READ, WRITE};
 use ringfence_credentials::Source;
 use ringfence_grant::{HostPattern, NetEntry};
 use ringfence_wire::{
@@ -15,7 +21,11 @@ use ringfence_wire::{
     requests::{NotARule, RequestRule},
 };
 use schemars::JsonSchema;
-use std::collections::BTreeMap;
+use std::{
+    collections::BTreeMap,
+    os::unix::ffi::OsStrExt,
+    path::{Path, PathBuf},
+};
 
 /// Where a host has no port.
 const HTTPS: u16 = 443;
@@ -80,7 +90,7 @@ impl CredentialTable {
                 ("token_command", Parser::secret_command),
                 ("token_credential", Parser::secret_credential),
                 ("token_env", Parser::secret_variable),
-                ("token_file", Parser::secret_file),
+                ("token_file", Parser::token_file),
             ]),
             user: keys
                 .located("user", |p, key, v| p.placed(key, v, CredentialPlace::basic, CredentialError::User)),
@@ -98,8 +108,140 @@ impl CredentialTable {
 pub struct ToolCredential {
     /// What is done with it.
     pub rules: HostCredential,
-    /// Where it comes from: for who starts the container, and nobody else.
+    /// Where it comes from, as written: for who starts the container, and nobody else. See [`Self::source_of`].
     pub source: Source,
+    /// Where that is said.
+    pub at: At,
+}
+
+impl ToolCredential {
+    /// Where it comes from, for a user with this home. `None`: it is in a home, and there is none.
+    pub fn source_of(&self, home: Option<&Path>) -> Option<Source> {
+        match &self.source {
+            Source::File(path) => match path.strip_prefix("~") {
+                Ok(rest) => Some(Source::File(home?.join(rest))),
+                Err(_) => Some(self.source.clone()),
+            },
+            source => Some(source.clone()),
+        }
+    }
+
+    /// The kind of its source, and its name: nothing of the credential itself.
+    pub fn origin(&self) -> String {
+        match &self.source {
+            Source::Env(name) => format!("the variable {name}"),
+            Source::File(path) => format!("the file {}", path.display()),
+            Source::Credential(name) => format!("the systemd credential {name}"),
+            // What stands behind it may be the credential itself.
+            Source::Command(words) => format!("the command {}", ringfence_credentials::program(words)),
+            Source::Value(_) | Source::Login(_) => "its value".to_owned(),
+        }
+    }
+}
+
+impl Profile {
+    /// The profile for who has this home: a `~` in its `token_file`s is that.
+    pub fn with_tokens_of(mut self, home: Option<&Path>) -> Self {
+        self.token_home = home.map(Path::to_owned);
+        self
+    }
+
+    /// The files that have credentials, as far as they are known.
+    pub fn token_files(&self) -> impl Iterator<Item = PathBuf> {
+        self.credentials.iter().filter_map(|one| match one.source_of(self.token_home.as_deref())? {
+            Source::File(path) => Some(path),
+            Source::Value(_)
+            | Source::Env(_)
+            | Source::Credential(_)
+            | Source::Command(_)
+            | Source::Login(_) => None,
+        })
+    }
+
+    /// Refuses credentials of a profile that came with what an agent works on, or that an agent could have written: what they are
+    /// read from, and whom they are sent to, is for root or the user to say.
+    ///
+    /// # Errors
+    /// The first of such tables.
+    pub fn require_own_credentials(&self, dirs: &Dirs, workdir: &Path) -> Result<(), LoadErrors> {
+        let is_known = |file: &Path| {
+            built_in::has(file) || is_own(file, [Some(dirs.system.clone()), dirs.user.clone()], workdir)
+        };
+        match self.credentials.iter().find(|one| !is_known(&one.at.file)) {
+            Some(one) => {
+                Err(Problem::new(one.at.clone(), Wrong::Credential(CredentialError::Elsewhere)).into())
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Refuses credentials that what runs under the profile could put something else in the place of: whose file, or whose command's
+    /// program, it may write, or a directory or link on the way there.
+    ///
+    /// # Errors
+    /// The first of them; the profile cannot be compiled.
+    pub fn require_unwritten_credentials(&self, ctx: &CompileContext<'_>) -> Result<(), CompileErrors> {
+        let mut places = Vec::new();
+        for one in &self.credentials {
+            let paths = match one.source_of(self.token_home.as_deref()) {
+                Some(Source::File(path)) => vec![path],
+                Some(Source::Credential(_)) => {
+                    std::env::var_os("CREDENTIALS_DIRECTORY").map(PathBuf::from).into_iter().collect()
+                }
+                Some(Source::Command(words)) => programs(&words),
+                Some(Source::Env(_) | Source::Value(_) | Source::Login(_)) | None => Vec::new(),
+            };
+            places.extend(paths.into_iter().map(|path| (path, one.at.clone())));
+        }
+        if places.is_empty() {
+            return Ok(());
+        }
+        // Without what keeps it from them: it is about what an earlier run could have done.
+        let bare = Self { credentials: Vec::new(), ..self.clone() };
+        let policy = bare.compile(ctx)?;
+        let decider = Decider::new(&policy);
+        let is_written = |path: &[u8]| {
+            let ends =
+                path.iter().enumerate().filter(|(at, byte)| **byte == b'/' && *at > 0).map(|(at, _)| at);
+            ends.chain([path.len()])
+                .any(|end| path.get(..end).is_some_and(|path| decider.path(WRITE, path).allowed()))
+        };
+        for (path, at) in places {
+            let wrong = |what| LoadErrors::from(Problem::new(at.clone(), Wrong::Credential(what)));
+            let Ok(mut resolver) = Resolver::new(ctx.root) else { continue };
+            let path = std::path::absolute(&path).unwrap_or(path);
+            let resolved = resolver.resolve(path.as_os_str().as_bytes());
+            let ways = resolved.before.iter().chain(&resolved.links).chain([&resolved.path]);
+            if ways.into_iter().any(|way| is_written(way)) {
+                return Err(wrong(CredentialError::Written(path)).into());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The files of a command that are said where they are, and its program.
+fn programs(words: &[String]) -> Vec<PathBuf> {
+    let named = words.iter().filter(|word| word.contains('/')).map(PathBuf::from);
+    let found = words.first().filter(|word| !word.contains('/')).into_iter().flat_map(|word| {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let dirs: Vec<PathBuf> = std::env::split_paths(&path).collect();
+        dirs.into_iter().map(move |dir| dir.join(word)).filter(|file| file.exists()).take(1)
+    });
+    named.chain(found).collect()
+}
+
+impl Builder<'_> {
+    /// Closes the files that have the profile's credentials, wherever rules lead.
+    pub(crate) fn deny_credentials(&mut self, profile: &Profile) {
+        for path in profile.token_files() {
+            let text = path.display().to_string();
+            let id = self.built_in(format!("net.credentials:{text}"), &text);
+            for form in self.every_form(path.as_os_str().as_bytes()) {
+                self.put_deny(Place::Path(form), Kind::Tree, READ | WRITE, id);
+            }
+        }
+    }
 }
 
 /// What is wrong with such a table.
@@ -136,8 +278,12 @@ pub enum CredentialError {
     NoRules,
     #[error("{text:?} is not a rule for requests: {error}")]
     Rule { text: String, error: NotARule },
-    #[error("credentials are read and checked by this version, and not put into requests yet")]
-    NotYet,
+    #[error(
+        "credentials are taken of profiles of the host, of the user's own directory and in the binary alone"
+    )]
+    Elsewhere,
+    #[error("what runs under the profile may write {}, or what is on the way there, so it could say what the credential is", .0.display())]
+    Written(PathBuf),
 }
 
 impl CredentialError {
@@ -164,13 +310,26 @@ impl CredentialError {
             Self::Rule { .. } => {
                 "write METHOD /path: `GET /repos/**`, `POST /repos/acme/*/issues`, `* /api/**`".to_owned()
             }
-            Self::NotYet => "leave the table out".to_owned(),
+            Self::Elsewhere => {
+                "move the profile to /etc/ringfence/profiles or ~/.config/ringfence/agents, out of where the agent works".to_owned()
+            }
+            Self::Written(_) => "keep it where `fs_write` does not reach, as in ~/.config".to_owned(),
             Self::Twice { .. } | Self::TooManyHosts | Self::TooManyRules | Self::TwoPlaces => return None,
         })
     }
 }
 
 impl Parser {
+    /// A file, whose `~` is the home of who starts the container: another process may read this.
+    fn token_file(&mut self, key: &str, value: &super::parse::Value<'_>) -> Option<Source> {
+        let text = self.filled(key, value)?;
+        if !text.starts_with('/') && !text.starts_with("~/") {
+            self.wrong(value.span().start, key, Wrong::NotAbsolute);
+            return None;
+        }
+        Some(Source::File(text.into()))
+    }
+
     fn placed(
         &mut self,
         key: &str,
@@ -260,7 +419,7 @@ pub(crate) fn finish(
             (Some(token), Some(allow)) => {
                 let otherwise = table.otherwise.unwrap_or_default();
                 let rules = HostCredential { host, port, place, allow, otherwise };
-                done.push(ToolCredential { rules, source: token.value });
+                done.push(ToolCredential { rules, source: token.value, at: at.clone() });
             }
             (token, allow) => {
                 if token.is_none() {
@@ -273,13 +432,6 @@ pub(crate) fn finish(
         }
     }
     done
-}
-
-/// Why nothing is compiled from these: none of what a profile says is passed over.
-pub(crate) fn not_yet(tables: &[CredentialTable]) -> Vec<Problem> {
-    let problem =
-        |table: &CredentialTable| Problem::new(table.at.clone(), Wrong::Credential(CredentialError::NotYet));
-    tables.first().map(problem).into_iter().collect()
 }
 
 /// `HOST` or `HOST:PORT`, as an entry of `net` is read.

@@ -2,6 +2,8 @@
 
 use super::built_in;
 use super::problem::{At, LoadErrors, Problem, Wrong};
+use nix::unistd::geteuid;
+use ringfence_files::Others;
 use std::{
     collections::BTreeSet,
     env,
@@ -76,8 +78,61 @@ impl Dirs {
     }
 }
 
+fn real(path: &Path) -> PathBuf {
+    path.canonicalize().unwrap_or_else(|_| path.to_owned())
+}
+
+/// Whether a path is where an agent works, by its name or by what that leads to.
+pub fn is_in_reach(path: &Path, workdir: &Path) -> bool {
+    let whole = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    real(path).starts_with(real(workdir)) || whole(path).starts_with(whole(workdir))
+}
+
+/// Whether a profile's file is in one of these directories, which may have a link to it, and not where an agent works. For root,
+/// nobody else can change it.
+pub fn is_own(file: &Path, dirs: impl IntoIterator<Item = Option<PathBuf>>, workdir: &Path) -> bool {
+    let Some(parent) = file.parent() else { return false };
+    let is_known = |dir: &PathBuf| file.starts_with(dir) && real(parent).starts_with(real(dir));
+    let is_roots =
+        || !geteuid().is_root() || ringfence_files::is_roots(file, Others::AddNames).unwrap_or(false);
+    let is_reached = is_in_reach(file, workdir) || is_in_reach(parent, workdir);
+    !is_reached && dirs.into_iter().flatten().any(|dir| is_known(&dir)) && is_roots()
+}
+
 /// Whether a text may be a profile's name.
 pub fn is_name(text: &str) -> bool {
     let known = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
     (1..=64).contains(&text.len()) && text.bytes().all(known) && !text.starts_with('.')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{fs, os::unix::fs::symlink};
+
+    #[test]
+    fn a_profile_is_the_user_s_own_unless_the_agent_works_where_it_is() {
+        let root = tempfile::tempdir().unwrap();
+        let path = |name: &str| root.path().join(name);
+        for dir in ["home/agents", "home/src", "dotfiles"] {
+            fs::create_dir_all(path(dir)).unwrap();
+        }
+        for file in ["home/agents/a.toml", "home/src/a.toml", "dotfiles/b.toml"] {
+            fs::write(path(file), "").unwrap();
+        }
+        symlink(path("dotfiles/b.toml"), path("home/agents/b.toml")).unwrap();
+        symlink(path("home/agents"), path("home/src/agents")).unwrap();
+        let is_own = |file: &str, workdir: &str| {
+            is_own(&path(file), [Some(path("nowhere")), Some(path("home/agents"))], &path(workdir))
+        };
+        assert!(is_own("home/agents/a.toml", "home/src") && is_own("home/agents/b.toml", "home/src"));
+        // Not in those directories.
+        assert!(!is_own("home/src/a.toml", "home/agents") && !is_own("dotfiles/b.toml", "home/src"));
+        assert!(!is_own("home/agents/../src/a.toml", "nowhere"));
+        // In the working directory, or below it.
+        assert!(!is_own("home/agents/a.toml", "home") && !is_own("home/agents/a.toml", "home/agents"));
+        assert!(!is_own("home/agents/b.toml", "dotfiles"));
+        // Who works there can lead that name elsewhere.
+        assert!(!is_own("home/src/agents/a.toml", "home/src"));
+    }
 }

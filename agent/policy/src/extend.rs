@@ -199,7 +199,6 @@ impl Chain {
         let (kernel, ioctl, socket_options) = kernel.finish();
         let kit = kit.finish(&mut problems);
         let (net_options, tables) = options.finish();
-        let not_yet = credentials::not_yet(&tables);
         let credentials = credentials::finish(tables, &rules.net, net_options, &mut problems);
         let count = count(&rules, &denials) + ioctl.len() + socket_options.len();
         if count > MAX_RULES {
@@ -235,6 +234,7 @@ impl Chain {
             valid_for_generation: valid_for_generation.unwrap_or_else(Scope::none),
             net_options,
             credentials,
+            token_home: home::of_this_user(),
             kernel,
             ioctl,
             socket_options,
@@ -249,7 +249,7 @@ impl Chain {
             kit,
             has_grant: grant.is_some(),
             notices,
-            refused: unheld.into_iter().chain(not_yet).collect(),
+            refused: unheld,
         })
     }
 }

@@ -70,7 +70,7 @@ mod workdir;
 pub use capabilities::Capabilities;
 pub use compile::{Compilation, CompileContext};
 pub use credentials::{CredentialError, ToolCredential};
-pub use dirs::{Dirs, is_name};
+pub use dirs::{Dirs, is_in_reach, is_name, is_own};
 pub use kernel::{AuditLevel, Base, KernelOptions, LandlockUse, Seccomp};
 pub use nest::meet as meet_policies;
 pub use problem::{CompileErrors, LoadErrors, Problem};
@@ -173,6 +173,8 @@ pub struct Profile {
     pub net_options: NameOptions,
     /// `[net.credentials]`: what is put into requests on the host.
     pub credentials: Vec<ToolCredential>,
+    /// What `~` is in their files: the home of who starts the container.
+    pub token_home: Option<PathBuf>,
     /// `kernel.ioctl`: what is allowed beside the commands that every container may use, as written.
     pub ioctl: Vec<Rule>,
     /// `kernel.socket_options`: the same for setsockopt(2).

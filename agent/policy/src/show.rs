@@ -1,7 +1,7 @@
 //! A compiled profile for the eye and for machines: every rule that holds, where it holds, and where it comes from.
 
 use super::{
-    Profile, commands,
+    Profile, ToolCredential, commands,
     compiled::{CompiledPolicy, Kind, NetRule, Place, RuleId},
     sets,
 };
@@ -151,7 +151,8 @@ pub fn text(profile: &Profile, policy: &CompiledPolicy, notices: &[String]) -> S
     for credential in &profile.credentials {
         let HostCredential { host, port, allow, .. } = &credential.rules;
         let allow: Vec<String> = allow.iter().map(|rule| printable(&rule.to_string())).collect();
-        out += &format!("credential   {host}:{port}, for {}\n", allow.join(", "));
+        let origin = printable(&credential.origin());
+        out += &format!("credential   {host}:{port}, from {origin}, for {}\n", allow.join(", "));
     }
     let lines = lines(policy);
     for axis in ["fs_read", "fs_write", "exec", "map", "net", "ioctl", "socket_options"] {
@@ -198,6 +199,12 @@ fn options(NameOptions { ech, max_upload, ask }: NameOptions, has_names: bool) -
     format!("names        {}{none}\n", said.join("; "))
 }
 
+/// A credential without any of its value: what is done with it, and the kind and name of its source.
+fn credential(credential: &ToolCredential) -> serde_json::Value {
+    let HostCredential { host, port, place, allow, otherwise } = &credential.rules;
+    json!({ "host": host, "port": port, "place": place, "allow": allow, "otherwise": otherwise, "source": credential.origin() })
+}
+
 /// For machines.
 ///
 /// # Errors
@@ -217,7 +224,7 @@ pub fn json(
         "sources": profile.sources,
         "kernel": profile.kernel,
         "net": profile.net_options,
-        "credentials": profile.credentials.iter().map(|credential| &credential.rules).collect::<Vec<_>>(),
+        "credentials": profile.credentials.iter().map(credential).collect::<Vec<_>>(),
         "grant": profile.grant(workdir),
         "effective": lines(policy),
         "notices": notices,

@@ -39,5 +39,5 @@ pub fn enroll(
     asked: &str,
     workdir: &Path,
 ) -> Result<String, ClientError> {
-    Ok(client::enroll(socket, server, asked, Some(workdir), false, None)?.container)
+    Ok(client::enroll(socket, server, asked, Some(workdir), false, client::Beside::default())?.container)
 }

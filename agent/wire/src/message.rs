@@ -9,11 +9,13 @@
 
 use crate::{
     calls::{CallList, CallsQuery},
+    credentials::CredentialPlace,
     event::{Event, Explanation},
     status::Mode,
     trace::{Trace, TraceQuery},
 };
 use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
 
 /// Where the daemon's sockets live, unless `RINGFENCE_RUNTIME_DIR` says otherwise (tests).
 pub const RUNTIME_DIR: &str = "/run/ringfence";
@@ -26,6 +28,9 @@ pub const QUERY_SOCKET: &str = "query.sock";
 
 /// Most bytes of a request on any of these sockets. Answers may be longer.
 pub const MAX_REQUEST: usize = 64 << 10;
+
+/// Most bytes of the certificates that a command's programs trust ([`EnrollRequest::Trusted`]).
+pub const MAX_TRUSTED: usize = 2 << 20;
 
 /// An answer: what was asked for, or why not.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -143,6 +148,20 @@ pub enum EnrollRequest {
         #[serde(default)]
         audit: bool,
     },
+    /// Before [`EnrollRequest::Enroll`], on the same connection: beside it a credential that the profile puts into requests to this
+    /// host, as a memfd that is sealed against every change. One message for each, and no answer to it: the profile that the core
+    /// reads has to have these very ones ([`crate::credentials::MAX_HOSTS`] at most).
+    Credential {
+        /// The host.
+        host: String,
+        /// The port.
+        port: u16,
+        /// Where in requests it is put.
+        place: CredentialPlace,
+    },
+    /// Behind the last of [`EnrollRequest::Credential`]: beside it, as such a memfd, the certificates that the command's programs
+    /// trust, as PEM, at most [`MAX_TRUSTED`] bytes. No answer.
+    Trusted,
     /// After [`EnrollRequest::Enroll`], on the same connection: what the container's agent is asked and calls will be told here.
     /// It names no container: it is the one that this connection enrolled. Answer: [`Reporting`]. From then on nothing comes
     /// but [`crate::agent::ToCore::Report`], which has no answer, and [`crate::agent::ToCore::Tie`],
@@ -167,6 +186,9 @@ pub struct Enrolled {
     pub profile: String,
     /// Whether denials are enforced.
     pub mode: Mode,
+    /// Where credentials are put into its requests: the file with the certificates that its programs are to trust.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bundle: Option<PathBuf>,
 }
 
 // Queries

@@ -24,7 +24,8 @@ fn said(text: &str) -> ToCore {
 fn enrolled(socket: &Path) -> (Sleeper, Enrolled, Result<UnixStream, client::ClientError>) {
     let child = Sleeper::start();
     let (enrolled, line) =
-        client::enroll_reporting(socket, child.pidfd().as_fd(), "p", None, false, None).unwrap();
+        client::enroll_reporting(socket, child.pidfd().as_fd(), "p", None, false, client::Beside::default())
+            .unwrap();
     let line = line.map(|(line, takes)| {
         assert!(takes.counts_denials);
         line

@@ -75,7 +75,7 @@ fn a_launcher_enrols_its_own_child_and_nobody_else() {
     let fixture = Fixture::start(SocketKind::Enroll);
     let child = Sleeper::start();
     let ask = |pidfd: &OwnedFd, profile: &str| {
-        client::enroll(&fixture.socket, pidfd.as_fd(), profile, None, false, None)
+        client::enroll(&fixture.socket, pidfd.as_fd(), profile, None, false, client::Beside::default())
     };
     if root() {
         fixture.kernel.with(|inner| inner.caller = Some(ContainerId::from_raw(4097)));
@@ -112,7 +112,9 @@ fn a_profile_with_names_is_answered_once_they_are_served_or_refused_with_the_rea
     let fixture = Fixture::start(SocketKind::Enroll);
     fixture.profile_with_names();
     let child = Sleeper::start();
-    let ask = || client::enroll(&fixture.socket, child.pidfd().as_fd(), "n", None, false, None);
+    let ask = || {
+        client::enroll(&fixture.socket, child.pidfd().as_fd(), "n", None, false, client::Beside::default())
+    };
     let before = {
         let nowhere = fixture._dir.path().join("auditor");
         let opener = crate::egress::tests::opener(&nowhere, "complain");

@@ -112,6 +112,7 @@ impl<'a> Builder<'a> {
         for rule in &deny.net {
             self.deny_net(rule);
         }
+        self.deny_credentials(profile);
         self.commands(&profile.ioctl);
         self.socket_options(&profile.socket_options);
         if profile.kernel.shared_memory {

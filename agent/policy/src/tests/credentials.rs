@@ -1,10 +1,12 @@
 //! `[net.credentials]`: from a profile's text to what is put into requests, and everything that is refused.
 
 use super::Lab;
+use crate::decide::Decider;
 use crate::*;
+use ringfence_common::policy::axis::READ;
 use ringfence_credentials::Source;
 use ringfence_wire::credentials::{CredentialPlace, Otherwise};
-use std::fs;
+use std::{fs, path::Path};
 
 fn text(granted: &[&str], keys: &str) -> String {
     super::names::net(granted, &[]) + keys
@@ -29,7 +31,7 @@ fn a_table_says_what_is_put_where_into_which_requests() {
     let mut found: Vec<_> = profile
         .credentials
         .iter()
-        .map(|ToolCredential { rules, source }| {
+        .map(|ToolCredential { rules, source, .. }| {
             let allow: Vec<String> = rules.allow.iter().map(ToString::to_string).collect();
             (
                 rules.host.as_str(),
@@ -144,13 +146,78 @@ fn what_could_not_be_held_is_refused_with_its_line() {
 }
 
 #[test]
-fn nothing_is_compiled_that_would_be_passed_over() {
+fn the_file_of_a_credential_is_closed_whatever_is_granted() {
     let lab = Lab::new();
-    let keys = "[net.credentials.\"a.org\"]\ntoken_env = \"A\"\nallow = [\"GET /a\"]\n";
-    let profile = lab.load(&text(&["a.org"], keys)).unwrap_or_else(|e| panic!("{e}"));
     let root = lab.root();
-    let errors = profile.compile(&CompileContext::new(&root, None)).unwrap_err().to_string();
-    assert!(errors.contains("not put into requests yet"), "{errors}");
+    for dir in ["home/secrets", "home/work", "elsewhere"] {
+        fs::create_dir_all(root.join(dir)).unwrap();
+    }
+    fs::write(root.join("elsewhere/token"), "x").unwrap();
+    std::os::unix::fs::symlink("/elsewhere/token", root.join("home/secrets/token")).unwrap();
+    let grant = |write: &str| {
+        format!(
+            "[grant]\nfs_read = {{ only = [\"/home\", \"/elsewhere\"] }}\nfs_write = {{ only = [\"{write}\"] }}\n\
+             exec = {{ only = [] }}\nnet = {{ only = [\"a.org\"] }}\nmax_calls = \"unlimited\"\nvalid_for_generation = \"all\"\n"
+        )
+    };
+    let keys = "[net.credentials.\"a.org\"]\ntoken_file = \"~/secrets/token\"\nallow = [\"GET /a\"]\n";
+    let load = |write: &str| {
+        let profile = lab.load(&(grant(write) + keys)).unwrap_or_else(|e| panic!("{e}"));
+        profile.with_tokens_of(Some(Path::new("/home")))
+    };
+    let context = CompileContext::new(&root, None);
+    let policy = load("/home/work").compile(&context).unwrap_or_else(|e| panic!("{e}"));
+    let decider = Decider::new(&policy);
+    for path in ["/home/secrets/token", "/elsewhere/token"] {
+        assert!(!decider.path(READ, path.as_bytes()).allowed(), "{path}");
+    }
+    assert!(decider.path(READ, b"/home/secrets/other").allowed(), "the control");
+    let unwritten = |write: &str| load(write).require_unwritten_credentials(&context);
+    assert!(unwritten("/home/work").is_ok(), "the control");
+    for write in ["/home/secrets", "/home", "/elsewhere/token", "/elsewhere"] {
+        let error = unwritten(write).unwrap_err().to_string();
+        assert!(error.contains("it could say what the credential is"), "{write}: {error}");
+    }
+    // Nobody's home: nothing is closed by a name that means something else, and nothing is read either.
+    let of_nobody = load("/home/work").with_tokens_of(None);
+    assert_eq!(of_nobody.token_files().count(), 0);
+    assert_eq!(of_nobody.credentials[0].source_of(None), None);
+}
+
+#[test]
+fn a_profile_that_came_with_the_work_has_no_say_about_credentials() {
+    let lab = Lab::new();
+    let keys =
+        "[net.credentials.\"a.org\"]\ntoken_command = [\"cat\", \"/etc/hostname\"]\nallow = [\"GET /a\"]\n";
+    let profile = lab.load(&text(&["a.org"], keys)).unwrap_or_else(|e| panic!("{e}"));
+    let of = |system: &Path| Dirs { system: system.to_owned(), user: None };
+    let dir = profile.file.parent().unwrap().to_owned();
+    let nowhere = Path::new("/nowhere");
+    let error = profile.require_own_credentials(&of(nowhere), nowhere).unwrap_err().to_string();
+    assert!(error.contains("of the host") && error.contains("p.toml:"), "{error}");
+    assert!(profile.require_own_credentials(&of(&dir), &dir).is_err(), "the agent works there");
     let without = lab.load(&text(&["a.org"], "")).unwrap_or_else(|e| panic!("{e}"));
-    assert!(without.compile(&CompileContext::new(&root, None)).is_ok(), "the control");
+    assert!(without.require_own_credentials(&of(nowhere), nowhere).is_ok());
+}
+
+#[test]
+fn what_is_shown_of_a_credential_is_where_it_comes_from() {
+    let lab = Lab::new();
+    for (token, shown) in [
+        ("token_env = \"GITHUB_TOKEN\"", "the variable GITHUB_TOKEN"),
+        ("token_file = \"~/t\"", "the file ~/t"),
+        ("token_credential = \"gh\"", "the systemd credential gh"),
+        ("token_command = [\"pass\", \"secret-argument\"]", "the command pass"),
+    ] {
+        let keys = format!("[net.credentials.\"a.org\"]\n{token}\nallow = [\"GET /a\"]\n");
+        let profile = lab.load(&text(&["a.org"], &keys)).unwrap_or_else(|e| panic!("{e}"));
+        let root = lab.root();
+        let policy = profile.compile(&CompileContext::new(&root, None)).unwrap_or_else(|e| panic!("{e}"));
+        let text = show::text(&profile, &policy, &[]);
+        let json = show::json(&profile, &policy, None, &[]).unwrap();
+        for said in [text, json] {
+            assert!(said.contains(shown), "{shown}: {said}");
+            assert!(!said.contains("secret-argument"), "{said}");
+        }
+    }
 }

@@ -78,8 +78,15 @@ impl Run {
     fn start() -> Self {
         let fixture = Fixture::start(SocketKind::Enroll);
         let child = Sleeper::start();
-        let (enrolled, line) =
-            client::enroll_reporting(&fixture.socket, child.pidfd().as_fd(), "p", None, false, None).unwrap();
+        let (enrolled, line) = client::enroll_reporting(
+            &fixture.socket,
+            child.pidfd().as_fd(),
+            "p",
+            None,
+            false,
+            client::Beside::default(),
+        )
+        .unwrap();
         let whose = Whose { container: enrolled.container, profile: enrolled.profile, uid: 0 };
         let id = {
             let state = fixture.server.state();
