@@ -115,6 +115,11 @@ impl Environment {
         }
     }
 
+    /// Takes a variable out.
+    pub(crate) fn unset(&mut self, name: &str) {
+        self.0.retain(|(known, _)| known != OsStr::new(name));
+    }
+
     /// A variable's value.
     pub(crate) fn value(&self, name: &str) -> Option<&OsStr> {
         self.0.iter().find(|(known, _)| known == OsStr::new(name)).map(|(_, value)| value.as_os_str())

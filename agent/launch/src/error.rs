@@ -1,6 +1,6 @@
 //! Why the launcher did not run the command.
 
-use super::{DEFAULT_PROFILE, identity};
+use super::{DEFAULT_PROFILE, credentials, identity};
 use ringfence_base::client::ClientError;
 use ringfence_policy::{CompileErrors, LoadErrors};
 use ringfence_process::spawn;
@@ -76,6 +76,28 @@ pub enum Error {
     /// Names are granted, and their proxy does not run.
     #[error("the proxy that reaches hosts by name does not run, and the command was not run: {0}")]
     Proxy(String),
+    /// Credentials of the profile's.
+    #[error(transparent)]
+    Credentials(#[from] credentials::Error),
+    /// Credentials, and nobody who puts them in.
+    #[error(
+        "profile `{profile}` has credentials for {hosts}, which only the daemon puts into requests, outside of the container: {why}\n\
+         `ringfence doctor` tells what the daemon needs; or accept that none of these hosts is reached, and what else is not held: \
+         --accept-partial {accept}"
+    )]
+    NoDaemonForCredentials {
+        /// The profile's name.
+        profile: String,
+        /// The hosts.
+        hosts: String,
+        /// Why there is no daemon.
+        why: String,
+        /// All that has to be accepted.
+        accept: String,
+    },
+    /// Credentials, and a daemon that says nothing of their certificates.
+    #[error("the daemon takes no credentials: do it and this program have the same version? Restart it")]
+    OldDaemon,
     /// The core refused.
     #[error("the command was not put in a container, and not run")]
     Enroll(#[source] ClientError),

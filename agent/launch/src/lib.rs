@@ -6,6 +6,7 @@
 //! | `plan` | what Landlock and seccomp enforce where eBPF does not |
 //! | `proxy` | how hosts are reached by name there: the run's own worker; what it refused |
 //! | `proxy_connect` | a client of that proxy for programs that know none, such as ssh |
+//! | `credentials` | what the profile has put into requests: read, sealed, and kept from the command |
 //! | `confine` | the filters and rules that the child puts on itself |
 //! | `cgroup` | a cgroup, where one may be made |
 //! | `request` | what to run, and how |
@@ -25,6 +26,7 @@
 mod cgroup;
 mod command;
 pub mod confine;
+pub mod credentials;
 mod environment;
 mod error;
 mod identity;
@@ -43,6 +45,7 @@ pub use started::{NotRun, Started};
 use cgroup::Cgroup;
 use command::Command;
 use confine::Confinement;
+use credentials::Credentials;
 use environment::Environment;
 use identity::Identity;
 use nix::{
@@ -71,10 +74,14 @@ use ringfence_sandbox::{caps, host, seccomp};
 use ringfence_wire::{message::Reporting, status::Mode as EnrolledMode};
 use std::{
     cell::Cell,
+    ffi::OsString,
     io::{self, Read, Write},
     os::{
         fd::{AsFd, AsRawFd, OwnedFd},
-        unix::net::UnixStream,
+        unix::{
+            ffi::{OsStrExt, OsStringExt},
+            net::UnixStream,
+        },
     },
     path::{Path, PathBuf},
 };
@@ -158,6 +165,13 @@ pub fn start_reporting(
     for name in unset {
         eprintln!("ringfence: --env {name}: not set here, so not passed on");
     }
+    let named = if request.whole_environment { &[][..] } else { &request.variables };
+    let (environment, kept) = environment.without_credentials(&profile, named);
+    for name in kept {
+        eprintln!(
+            "ringfence: --env {name}: not passed on: the profile has this credential put into requests outside of the container"
+        );
+    }
     let command = Command::new(&request.words, &environment).ok_or(Error::Command)?;
     let audit = request.audit || profile.mode == Mode::Audit;
 
@@ -172,13 +186,19 @@ pub fn start_reporting(
         take_line,
         proxy: Cell::new(None),
         is_proxied: false,
+        credentials: None,
     };
     let (confinement, plan) = match &core {
-        Core::There(_) => (launch.beside_ebpf()?, None),
+        Core::There(_) => {
+            let confinement = launch.beside_ebpf()?;
+            // Before there is a child, which would have copies.
+            let credentials = credentials::read(&profile, &workdir)?;
+            let launch = Launch { credentials, ..launch };
+            return launch.start(&core, (confinement, None), &command, streams, &dirs);
+        }
         Core::Away(why) => {
             let (confinement, plan, proxy) = launch.without_ebpf(why)?;
             if let Some(proxy) = proxy {
-                let named = if request.whole_environment { &[][..] } else { &request.variables };
                 let environment = environment.clone().led(proxy.variables(), named);
                 let launch = Launch {
                     environment: &environment,
@@ -228,6 +248,8 @@ struct Launch<'a> {
     /// Until the command has started.
     proxy: Cell<Option<Proxy>>,
     is_proxied: bool,
+    /// What the core is handed.
+    credentials: Option<Credentials>,
 }
 
 impl Launch<'_> {
@@ -258,6 +280,7 @@ impl Launch<'_> {
             open_unix: accepted.contains(&Partial::Unix),
             proxy: None,
         };
+        let has_credentials = !self.profile.credentials.is_empty();
         let may_proxy = self.request.by_proxy && !policy.names.rules.is_empty() && enforcers.hold_a_proxy();
         // Whoever accepts the network alone accepted, before there was a proxy, that no name is reached, and nothing is opened for that.
         let is_closed = accepted.contains(&Partial::Net) && !accepted.contains(&Partial::Names);
@@ -270,6 +293,12 @@ impl Launch<'_> {
         plan.parts.extend(home.clone());
         if may_proxy && is_closed {
             plan.closed.push(BY_NAMES.to_owned());
+        }
+        if has_credentials && !accepted.contains(&Partial::Net) {
+            let hosts: Vec<&str> =
+                self.profile.credentials.iter().map(|one| one.rules.host.as_str()).collect();
+            let (profile, why, accept) = (self.profile.name.clone(), why.into(), with_net(plan.needed()));
+            return Err(Error::NoDaemonForCredentials { profile, hosts: hosts.join(", "), why, accept });
         }
         if let Some(names) = plan.names.clone().filter(|_| !accepted.contains(&Partial::Net)) {
             let (profile, why, accept) = (self.profile.name.clone(), why.into(), plan.needed());
@@ -409,18 +438,20 @@ impl Launch<'_> {
                 lines,
             });
         }
-        let (container, confine) = match core {
+        let (container, confine, bundle) = match core {
             Core::There(socket) => match self.enroll(socket, &child, dirs) {
-                Ok(enrolled) => (Some(enrolled.container), enrolled.mode != EnrolledMode::Audit),
+                Ok(enrolled) => {
+                    (Some(enrolled.container), enrolled.mode != EnrolledMode::Audit, enrolled.bundle)
+                }
                 Err(error) => {
                     drop(ours);
                     let _ = nix::sys::signal::kill(child.pid(), Signal::SIGKILL);
                     let _ = signals.wait(&child, Some(&job));
                     cgroup.into_iter().for_each(Cgroup::leave);
-                    return Err(Error::Enroll(error));
+                    return Err(error);
                 }
             },
-            Core::Away(_) => (None, true),
+            Core::Away(_) => (None, true, None),
         };
         let holding = match (&container, &plan) {
             (Some(container), _) => Some(Holding::Kernel { container, audit: !confine }),
@@ -441,7 +472,7 @@ impl Launch<'_> {
         }
         job.begin(&child);
         // A child that is gone already is found by waiting for it.
-        let _ = ours.write_all(&[u8::from(confine)]);
+        let _ = ours.write_all(&go(confine, bundle.as_deref()));
         let (socket, profile) = (ours, self.profile.name.clone());
         let mut proxy = self.proxy.take();
         proxy.as_mut().into_iter().for_each(Proxy::watch);
@@ -465,7 +496,7 @@ impl Launch<'_> {
         socket: &Path,
         child: &Child,
         dirs: &Dirs,
-    ) -> Result<ringfence_wire::message::Enrolled, ClientError> {
+    ) -> Result<ringfence_wire::message::Enrolled, Error> {
         // By name where the core finds the same file by it; else by path, which the core takes from root alone.
         let by_name = self.profile.file.parent() == Some(dirs.system.as_path())
             || profile::built_in::has(&self.profile.file);
@@ -476,11 +507,28 @@ impl Launch<'_> {
             let tie = tie.as_ref().map(|tie| (tie.name.as_str(), tie.listener.as_fd()));
             client::EndpointSockets { address: *address, listener: listener.as_fd(), tie }
         });
+        let beside = client::Beside {
+            endpoint,
+            credentials: self.credentials.as_ref().map_or(&[], |credentials| &credentials.sealed),
+            trusted: self.credentials.as_ref().map(|credentials| credentials.trusted.as_fd()),
+        };
+        // Its programs would trust nobody.
+        let is_whole = |enrolled: &ringfence_wire::message::Enrolled| {
+            if self.credentials.is_some() && enrolled.bundle.is_none() {
+                Err(Error::OldDaemon)
+            } else {
+                Ok(())
+            }
+        };
         let Some(take_line) = self.take_line else {
-            return client::enroll(socket, child.as_fd(), profile, workdir, audit, endpoint);
+            let enrolled = client::enroll(socket, child.as_fd(), profile, workdir, audit, beside);
+            let enrolled = enrolled.map_err(Error::Enroll)?;
+            return is_whole(&enrolled).map(|()| enrolled);
         };
         let (enrolled, line) =
-            client::enroll_reporting(socket, child.as_fd(), profile, workdir, audit, endpoint)?;
+            client::enroll_reporting(socket, child.as_fd(), profile, workdir, audit, beside)
+                .map_err(Error::Enroll)?;
+        is_whole(&enrolled)?;
         match line {
             Ok(line) => take_line(line, &enrolled.container),
             // A daemon of before there were lines, or too many: the container holds all the same.
@@ -525,10 +573,10 @@ impl Launch<'_> {
         if let Err(error) = caps::no_new_privs() {
             return failed(&error);
         }
-        let mut confine = [0];
-        if socket.write_all(&[READY]).is_err() || socket.read_exact(&mut confine).is_err() {
+        if socket.write_all(&[READY]).is_err() {
             return FAILED;
         }
+        let Ok((confine, bundle)) = hear_go(&mut socket) else { return FAILED };
         if let Err(error) = std::env::set_current_dir(self.workdir) {
             return failed(&Error::Workdir { path: self.workdir.to_owned(), source: error });
         }
@@ -540,13 +588,43 @@ impl Launch<'_> {
         if let Err(error) = confine::plain(signals) {
             return failed(&error);
         }
-        if confine == [1]
-            && let Err(error) = confinement.enforce()
-        {
+        if confine && let Err(error) = confinement.enforce() {
             return failed(&error);
         }
-        let not_started = command.exec(self.environment);
+        let trusting = bundle.map(|bundle| {
+            let named = if self.request.whole_environment { &[][..] } else { &self.request.variables };
+            self.environment.clone().trusting(&bundle, named)
+        });
+        let not_started = command.exec(trusting.as_ref().unwrap_or(self.environment));
         not_run(not_started.status, &not_started.to_string())
+    }
+}
+
+/// What the child is told: whether it confines itself, and the file with the certificates that its programs are to trust.
+fn go(confine: bool, bundle: Option<&Path>) -> Vec<u8> {
+    let path = bundle.map_or(&[][..], |path| path.as_os_str().as_bytes());
+    // No path is longer than the kernel's.
+    let length = u16::try_from(path.len()).unwrap_or(0);
+    let path = path.get(..length.into()).unwrap_or_default();
+    [&[u8::from(confine)][..], &length.to_be_bytes(), path].concat()
+}
+
+fn hear_go(socket: &mut UnixStream) -> io::Result<(bool, Option<PathBuf>)> {
+    let mut head = [0; 3];
+    socket.read_exact(&mut head)?;
+    let [confine, high, low] = head;
+    let mut path = vec![0; u16::from_be_bytes([high, low]).into()];
+    socket.read_exact(&mut path)?;
+    Ok((confine == 1, (!path.is_empty()).then(|| OsString::from_vec(path).into())))
+}
+
+/// All that has to be accepted, the network among it.
+fn with_net(needed: String) -> String {
+    let net = Partial::Net.name();
+    match needed.split(',').any(|part| part == net) {
+        true => needed,
+        false if needed.is_empty() => net.to_owned(),
+        false => format!("{needed},{net}"),
     }
 }
 

@@ -46,7 +46,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "wire",
         ],
     ),
-    ("launch", &["base", "common", "policy", "process", "sandbox", "supervise", "wire"]),
+    ("launch", &["base", "common", "credentials", "policy", "process", "sandbox", "supervise", "wire"]),
     // The record.
     ("session", &["base", "files", "pins", "redact", "wire"]),
     ("events", &["base", "common", "grant", "policy", "wire"]),

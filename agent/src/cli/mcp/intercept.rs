@@ -20,7 +20,7 @@ use ringfence_interceptor::{
 };
 use ringfence_launch as launch;
 use ringfence_pins::definition::server_key;
-use ringfence_policy::Partial;
+use ringfence_policy::{self as profile, Dirs, Partial};
 use ringfence_redact as redact;
 use ringfence_session::{
     journal::{Entry, Journal},
@@ -151,6 +151,10 @@ fn intercept(args: &ServerArgs, remote: Option<Remote>, signals: SigSet) -> anyh
     let places = state::Places::locate(args.db.as_deref())?;
     // An auditor that this process starts outlives it, and has no use for a remote server's credentials.
     remote.iter().flat_map(Remote::variables).for_each(|name| client::withhold(&name));
+    // What is wrong with the profile is said by who starts the server.
+    if let Some(Ok(profile)) = args.profile.as_deref().map(|name| profile::load(name, &Dirs::from_env())) {
+        launch::credentials::variables(&profile).for_each(client::withhold);
+    }
     let had_database = places.daemon.as_ref().is_some_and(|socket| socket.exists()) || places.db.exists();
     let unrecorded = usable(&places).err();
     if let Some(error) = &unrecorded
