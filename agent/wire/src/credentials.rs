@@ -6,10 +6,16 @@
 //! confines itself and says [`FromCredentials::Ready`]. Over a [`ToCredentials::Link`] an egress worker hands over connections
 //! ([`Take`]) and hears of them ([`FromLink`]).
 //!
-//! No message has a credential in it: each is read from a descriptor, by the one process that is to have it.
+//! No message has a credential in it, nor the key of the container's CA: each is read from a descriptor, by the one process that is
+//! to have it.
+
+mod certificate;
+
+pub use certificate::{Certificate, NotACertificate};
 
 use crate::{egress::EgressCause, requests::RequestRule};
 use serde::{Deserialize, Serialize};
+use std::fmt;
 
 /// Most hosts of a container that have a credential.
 pub const MAX_HOSTS: usize = 64;
@@ -25,6 +31,10 @@ pub const MAX_TAKE: usize = 256 << 10;
 pub const MAX_TOLD: usize = 16 << 10;
 /// Most bytes of [`FromCredentials::Ready`]'s certificate: names of all hosts are in it.
 pub const MAX_CERTIFICATE: usize = 28 << 10;
+/// Most bytes of a credential, and so of the descriptor beside a [`ToCredentials::Secret`].
+pub const MAX_SECRET: usize = 16 << 10;
+/// Most bytes of the key of a container's CA.
+pub const MAX_AUTHORITY: usize = 4 << 10;
 /// Shorter credentials are refused: they occur by chance, and could not be kept from coming back.
 pub const SHORTEST: usize = 8;
 
@@ -117,18 +127,92 @@ impl CredentialPlace {
     }
 }
 
+/// Which credential a descriptor has: whoever reads the sources and whoever has the rules read the profile at different times, so
+/// nothing goes by its order.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SecretFor {
+    /// The host.
+    pub host: String,
+    /// The port.
+    pub port: u16,
+    /// Where in a request it is put.
+    pub place: CredentialPlace,
+}
+
+impl SecretFor {
+    /// Whether it is the credential of these rules.
+    pub fn is_of(&self, rules: &HostCredential) -> bool {
+        (&self.host, self.port, &self.place) == (&rules.host, rules.port, &rules.place)
+    }
+}
+
+impl From<&HostCredential> for SecretFor {
+    fn from(rules: &HostCredential) -> Self {
+        Self { host: rules.host.clone(), port: rules.port, place: rules.place.clone() }
+    }
+}
+
+impl fmt::Display for SecretFor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { host, port, place } = self;
+        match place {
+            CredentialPlace::Bearer => write!(f, "{host}:{port} (bearer)"),
+            CredentialPlace::Basic { user } => write!(f, "{host}:{port} (user {user})"),
+            CredentialPlace::Header { name } => write!(f, "{host}:{port} (header {name})"),
+        }
+    }
+}
+
+/// Credentials that are not those of the rules.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum OtherSecrets {
+    /// Rules without.
+    #[error("no credential was given for {0}")]
+    Missing(SecretFor),
+    /// One without rules, or a second one.
+    #[error("a credential was given for {0}, which the profile does not have there, or twice")]
+    Strange(SecretFor),
+}
+
+/// Puts each credential beside its rules, in the rules' order: there has to be one for each of them, and no other.
+///
+/// # Errors
+/// Which there is not, or is too much.
+pub fn assigned<T>(
+    rules: &[HostCredential],
+    given: impl IntoIterator<Item = (SecretFor, T)>,
+) -> Result<Vec<T>, OtherSecrets> {
+    let mut places: Vec<Option<T>> = rules.iter().map(|_| None).collect();
+    for (of, secret) in given {
+        let place = rules.iter().zip(&mut places).find(|(rules, place)| of.is_of(rules) && place.is_none());
+        match place {
+            Some((_, place)) => *place = Some(secret),
+            None => return Err(OtherSecrets::Strange(of)),
+        }
+    }
+    let whole = rules.iter().zip(places);
+    whole.map(|(rules, place)| place.ok_or_else(|| OtherSecrets::Missing(rules.into()))).collect()
+}
+
 /// What the core says.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum ToCredentials {
-    /// The first message.
+    /// The first message. Beside it nothing, or the descriptor that an earlier process of the container sent with its
+    /// [`FromCredentials::Ready`].
     Start(CredentialsStart),
-    /// Beside it the descriptor of a credential: of the hosts of the start, one after the other.
-    Secret,
+    /// Beside it the descriptor of a credential. One for each host of the start, in any order.
+    Secret(SecretFor),
     /// Beside it a socket to an egress worker of the container, in the place of the one of before.
-    Link,
-    /// The rules from now on. A host that had no credential at the start gets none.
+    Link {
+        /// The core's number for the pair, higher than any before.
+        id: u64,
+    },
+    /// The rules from now on. A host that had no credential at the start gets none. Answered by [`FromCredentials::InForce`].
     Rules {
+        /// The core's number for them.
+        id: u64,
         /// All of them.
         hosts: Vec<HostCredential>,
     },
@@ -152,10 +236,22 @@ pub struct CredentialsStart {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum FromCredentials {
-    /// It is confined and has its credentials.
+    /// It is confined and has its credentials. Once, before any other message but a complaint; said before the first byte that a
+    /// container or a server chose. Beside it the descriptor of a sealed file in memory with the key of the container's CA, at most
+    /// [`MAX_AUTHORITY`] bytes: for the next process of the container, and for nobody to read.
     Ready {
-        /// The certificate of the container's CA, as PEM: at most [`MAX_CERTIFICATE`] bytes.
-        certificate: String,
+        /// The certificate of the container's CA.
+        certificate: Certificate,
+    },
+    /// Answers [`ToCredentials::Rules`]: they hold for every request from now on, and WebSockets that none of them allows were ended.
+    InForce {
+        /// The number of those rules.
+        id: u64,
+    },
+    /// The link to an egress worker is gone, without another in its place: another pair, please.
+    LinkEnded {
+        /// The pair's number.
+        id: u64,
     },
     /// What the operator should know. At most [`crate::egress::MAX_SENTENCE`] bytes, no credential and no name that an agent chose.
     Complaint(String),
@@ -242,9 +338,38 @@ mod tests {
                 r#""place":{"basic":{"user":"u"}},"allow":["GET /a/**"],"otherwise":"refuse"}]}}"#
             )
         );
-        assert_eq!(serde_json::to_string(&ToCredentials::Secret).unwrap(), r#""secret""#);
-        let strange = r#"{"ready":{"certificate":"x","key":"y"}}"#;
+        let secret = SecretFor { host: "a.org".into(), port: 443, place: CredentialPlace::Bearer };
+        assert_eq!(
+            serde_json::to_string(&ToCredentials::Secret(secret)).unwrap(),
+            r#"{"secret":{"host":"a.org","port":443,"place":"bearer"}}"#
+        );
+        let strange = r#"{"link_ended":{"id":1,"key":"y"}}"#;
         assert!(serde_json::from_str::<FromCredentials>(strange).is_err());
-        assert!(serde_json::from_str::<FromCredentials>(r#"{"ready":{"certificate":"x"}}"#).is_ok());
+        assert!(serde_json::from_str::<FromCredentials>(r#"{"link_ended":{"id":1}}"#).is_ok());
+        assert!(serde_json::from_str::<FromCredentials>(r#"{"ready":{"certificate":"x"}}"#).is_err());
+    }
+
+    #[test]
+    fn each_credential_goes_to_its_own_rules_and_to_no_others() {
+        let rules = |host: &str, port, place| HostCredential {
+            host: host.into(),
+            port,
+            place,
+            allow: Vec::new(),
+            otherwise: Otherwise::Refuse,
+        };
+        let of = |host: &str, port| SecretFor { host: host.into(), port, place: CredentialPlace::Bearer };
+        let hosts =
+            [rules("a.org", 443, CredentialPlace::Bearer), rules("b.org", 443, CredentialPlace::Bearer)];
+        let (a, b) = (of("a.org", 443), of("b.org", 443));
+        let given = [(b.clone(), "of b"), (a.clone(), "of a")];
+        assert_eq!(assigned(&hosts, given.clone()), Ok(vec!["of a", "of b"]), "whatever their order");
+        assert_eq!(assigned(&hosts, [(a.clone(), "")]), Err(OtherSecrets::Missing(b.clone())));
+        for strange in [a.clone(), of("c.org", 443), of("a.org", 8443)] {
+            let more = given.clone().into_iter().chain([(strange.clone(), "")]);
+            assert_eq!(assigned(&hosts, more), Err(OtherSecrets::Strange(strange)));
+        }
+        let elsewhere = [rules("a.org", 443, CredentialPlace::Basic { user: "u".into() })];
+        assert_eq!(assigned(&elsewhere, [(a.clone(), "")]), Err(OtherSecrets::Strange(a)));
     }
 }

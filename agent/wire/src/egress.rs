@@ -130,7 +130,10 @@ pub enum ToEgress {
     Line,
     /// Beside it a socket to the process that has the container's credentials: connections to their hosts are handed to whoever has
     /// its other end ([`crate::credentials::Take`]).
-    Credentials,
+    Credentials {
+        /// The core's number for the pair, higher than any before.
+        id: u64,
+    },
     /// End soon: connections are ended, what waits for the auditor is sent.
     Stop,
 }
@@ -243,6 +246,11 @@ pub enum FromEgress {
     /// How much is sent to what entries grant, those that changed, at most [`UPLOADS_AT_ONCE`]. Where `max_upload` bounds it, that is
     /// said before it is sent, and the next worker goes on from there: one that dies gives the container no more to send.
     Uploads(Vec<Upload>),
+    /// The link to the process that has the container's credentials is gone, without another in its place: another pair, please.
+    LinkEnded {
+        /// The pair's number.
+        id: u64,
+    },
 }
 
 /// What a worker is doing, and what it counted since it began.

@@ -548,6 +548,7 @@ impl<'a> Session<'a> {
             FromEgress::Line => {
                 self.line_due = Some(Instant::now());
             }
+            FromEgress::LinkEnded { .. } => {}
         }
         Ok(())
     }
