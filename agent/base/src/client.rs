@@ -2,7 +2,7 @@
 
 use ringfence_wire::{
     conn::Conn,
-    credentials::CredentialPlace,
+    credentials::SecretFor,
     frame::FrameError,
     message::{AdminRequest, ENDPOINT, EnrollRequest, Enrolled, Reply, Reporting},
 };
@@ -104,12 +104,8 @@ pub struct EndpointSockets<'a> {
 /// A credential that the core hands on unread, to what puts it into requests to a host.
 #[derive(Debug)]
 pub struct SealedCredential {
-    /// The host.
-    pub host: String,
-    /// The port.
-    pub port: u16,
-    /// Where in requests it is put.
-    pub place: CredentialPlace,
+    /// Which one.
+    pub of: SecretFor,
     /// A memfd that has it, sealed against every change.
     pub memory: OwnedFd,
 }
@@ -217,8 +213,8 @@ fn hand_over(
     credentials: &[SealedCredential],
     trusted: Option<BorrowedFd<'_>>,
 ) -> Result<(), FrameError> {
-    for SealedCredential { host, port, place, memory } in credentials {
-        let of = EnrollRequest::Credential { host: host.clone(), port: *port, place: place.clone() };
+    for SealedCredential { of, memory } in credentials {
+        let of = EnrollRequest::Credential { of: of.clone() };
         conn.send_with_descriptors(&of, &[memory.as_fd()])?;
     }
     match trusted {

@@ -63,6 +63,11 @@ impl Paths {
         self.runtime.join("containers")
     }
 
+    /// Certificates that programs of containers with credentials trust: a directory for each container.
+    pub fn bundles(&self) -> PathBuf {
+        self.runtime.join("ca")
+    }
+
     /// Sockets of agents: a directory for each.
     pub fn agent_sockets(&self) -> PathBuf {
         self.runtime.join("sockets")

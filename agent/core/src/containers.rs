@@ -132,6 +132,9 @@ pub struct Record {
     /// It may reach none by the daemon's network: whoever enrolled it was in another, and could not enter that.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub elsewhere: bool,
+    /// The directory of the certificates that its programs trust, where it was started with credentials.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bundle: Option<PathBuf>,
 }
 
 /// A container around a nested one, as it was when the inner one was enrolled.
@@ -425,6 +428,7 @@ pub(crate) mod tests {
             sources: Vec::new(),
             egress: None,
             elsewhere: false,
+            bundle: None,
         }
     }
 

@@ -3,7 +3,7 @@
 
 use super::{
     containers::Outer,
-    egress::{EgressError, Prepared},
+    egress::{EgressError, Prepared, credentials::NotKept},
     quota::QuotaError,
 };
 use ringfence_base::error::chain;
@@ -15,10 +15,15 @@ use ringfence_policy::{
     Mode, Profile,
     compiled::CompiledPolicy,
     fixed::{Fixed, History},
+    home,
     mounts::{self, Mount},
 };
 use ringfence_process::peer::{Peer, PeerError, Process};
-use ringfence_wire::{message::ENDPOINT, tie};
+use ringfence_wire::{
+    credentials::{HostCredential, OtherSecrets},
+    message::ENDPOINT,
+    tie,
+};
 use rustix::fs::{AtFlags, Mode as FileMode, OFlags, StatxFlags, open, statx};
 use std::{
     ffi::OsString,
@@ -235,6 +240,38 @@ pub enum EnrollError {
     /// Everything was detached.
     #[error("Ringfence is being uninstalled; nothing is enforced any more")]
     Closed,
+    /// What came before the request.
+    #[error("{what} cannot be taken from the launcher")]
+    Handed {
+        /// What it is.
+        what: String,
+        /// Why.
+        #[source]
+        source: NotKept,
+    },
+    /// The launcher read another profile, or is none.
+    #[error(
+        "the credentials that came are not those of the profile as the daemon reads it; `ringfence run` and `ringfence mcp --profile` of \
+         the daemon's own version hand them over, by the profile in /etc/ringfence/profiles (`ringfence reload` reads it again)"
+    )]
+    OtherCredentials(#[source] OtherSecrets),
+    /// Nothing to trust.
+    #[error(
+        "the certificates that the command's programs trust did not come with the credentials; start it with this version's `ringfence run`"
+    )]
+    NoTrusted,
+    /// In a container.
+    #[error(
+        "profile {0} has credentials that are put into requests, which a container within another cannot have; start it outside, \
+         or without [net.credentials]"
+    )]
+    NestedCredentials(String),
+    /// Of what runs already.
+    #[error(
+        "profile {0} has credentials that are put into requests, which only whoever starts a command can hand over; start it with \
+         `ringfence run`, or take it in under a profile without [net.credentials]"
+    )]
+    RunningCredentials(String),
     /// The names that it may reach cannot be served.
     #[error(transparent)]
     Egress(#[from] EgressError),
@@ -291,6 +328,8 @@ pub struct Compiled {
     pub sources: Vec<PathBuf>,
     /// What serves the names that it grants, once that is there.
     pub names: Option<Prepared>,
+    /// What the profile itself has put into requests: not what the containers around it have.
+    pub credentials: Vec<HostCredential>,
     /// Whoever enrols may not use the daemon's network, neither now nor by a later change of the profile.
     pub(crate) elsewhere: bool,
 }
@@ -459,7 +498,10 @@ pub fn load(asked: &str, uid: u32, dirs: &Dirs) -> Result<Profile, EnrollError> 
 
 /// Compiles a request's profile for a container, inside the containers around it.
 pub fn compile(request: &Request, surroundings: Surroundings<'_>) -> Result<Compiled, EnrollError> {
-    let profile = load(&request.asked, request.uid, surroundings.dirs)?.at_home(request.home.as_deref());
+    let tokens = home::of(request.uid);
+    let profile = load(&request.asked, request.uid, surroundings.dirs)?
+        .at_home(request.home.as_deref())
+        .with_tokens_of(tokens.as_deref());
     if request.audit && request.uid != 0 && profile.mode != Mode::Audit {
         return Err(EnrollError::AuditNotRoot(profile.name));
     }
@@ -479,12 +521,14 @@ pub fn compile(request: &Request, surroundings: Surroundings<'_>) -> Result<Comp
     let Compilation { mut policy, mut moved, fixed, own, .. } =
         one(&profile, &request.workdir, request.audit, surroundings.history, surroundings.past)?;
     for outer in surroundings.outer.iter().rev() {
-        let its = load(&outer.asked, 0, surroundings.dirs)?.at_home(outer.home.as_deref());
+        let home = outer.home.as_deref();
+        let its = load(&outer.asked, 0, surroundings.dirs)?.at_home(home).with_tokens_of(home);
         let its = one(&its, &outer.workdir, outer.audit, Some(&outer.history), None)?;
         // In audit mode only if every container around it is: the meet sees to that.
         policy = profile::meet_policies(&policy, &its.policy);
         moved.extend(its.moved);
     }
+    let credentials = profile.credentials.into_iter().map(|one| one.rules).collect();
     let sources = profile.sources.into_iter().map(|source| source.file).collect();
     let options = profile.kernel;
     Ok(Compiled {
@@ -497,6 +541,7 @@ pub fn compile(request: &Request, surroundings: Surroundings<'_>) -> Result<Comp
         moved,
         sources,
         names: None,
+        credentials,
         elsewhere: false,
     })
 }

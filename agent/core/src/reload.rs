@@ -1,7 +1,7 @@
 //! Profiles read again: every container gets the next generation of its policy, or keeps the one it has and says why.
 
 use super::{
-    egress::{Change, Tasks, line_of},
+    egress::{Change, Egress, Tasks, line_of},
     enforcer::Enforcer,
     enroll::{Compiled, EnrollError, Request, Surroundings, compile, host_root},
     outbox::Update,
@@ -110,7 +110,22 @@ impl<E: Enforcer> State<E> {
         };
         let mut compiled = compile(&request, surroundings)?;
         notes.extend(compiled.moved.iter().map(|note| format!("container {}: {note}", record.id)));
+        self.grant_bundles(&mut compiled.policy, record.bundle.as_ref(), &record.outer);
         let change = self.change_names(container, &mut compiled.policy, tasks);
+        if let Egress::Served(service) = &container.egress
+            && record.outer.is_empty()
+        {
+            let lacking: Vec<String> =
+                service.lacks(&compiled.policy.names).iter().map(ToString::to_string).collect();
+            if !lacking.is_empty() {
+                notes.push(format!(
+                    "container {}: requests to {} are refused: their credentials are handed over when a container is started; start it \
+                     again",
+                    record.id,
+                    lacking.join(", ")
+                ));
+            }
+        }
         if let Some(why) = change.is_closed() {
             notes.push(format!("container {}: it reaches none of its names: {why}", record.id));
         }

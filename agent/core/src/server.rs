@@ -3,7 +3,7 @@
 
 use super::{
     agents::Agents,
-    egress,
+    egress::{self, credentials::Handed},
     enforcer::Enforcer,
     enroll::{self, Asked, Compiled, EnrollError, Request, Surroundings},
     privileges::Privileges,
@@ -163,7 +163,27 @@ impl<E: Enforcer> Server<E> {
 
     /// Answers a request to enrol. `None`: nothing was enrolled.
     fn enroll(&self, conn: &mut Conn, peer: &Peer, permit: &Permit) -> Result<Option<Enrolled>, FrameError> {
-        let (request, descriptors) = conn.receive_with_descriptors::<EnrollRequest>()?;
+        let (bounds, owner) = {
+            let state = self.state();
+            (state.opener.bounds.clone(), state.owners.of(peer.uid))
+        };
+        let mut handed = Handed::default();
+        let until = Instant::now() + LIMIT;
+        let (request, descriptors) = loop {
+            let (request, descriptors) = conn.receive_with_descriptors::<EnrollRequest>()?;
+            let taken = match request {
+                EnrollRequest::Credential { of } => handed.secret(of, descriptors, &bounds, owner),
+                EnrollRequest::Trusted => handed.trusted(descriptors, &bounds, owner),
+                request => break (request, descriptors),
+            };
+            if let Err(error) = taken {
+                conn.send(&reply::<Enrolled>(Err(error.message())))?;
+                return Ok(None);
+            }
+            if Instant::now() > until {
+                return Err(FrameError::TimedOut);
+            }
+        };
         if !permit.busy() {
             return Err(FrameError::Closed);
         }
@@ -171,7 +191,9 @@ impl<E: Enforcer> Server<E> {
             return run_line::refuse(conn, &LineError::NotEnrolled).map(|()| None);
         };
         let enrolled = request_of(profile, workdir, audit, peer.uid)
-            .and_then(|request| self.enroll_child(conn.stream().as_fd(), peer, request, descriptors))
+            .and_then(|request| {
+                self.enroll_child(conn.stream().as_fd(), peer, request, (descriptors, handed))
+            })
             .map_err(|error| self.state().named(error));
         if let Err(error) = &enrolled {
             self.refusals.warn(peer.uid, || {
@@ -219,9 +241,8 @@ impl<E: Enforcer> Server<E> {
         connection: BorrowedFd<'_>,
         peer: &Peer,
         mut request: Request,
-        descriptors: Vec<OwnedFd>,
+        (mut descriptors, handed): (Vec<OwnedFd>, Handed),
     ) -> Result<Enrolled, EnrollError> {
-        let mut descriptors = descriptors;
         let Asked { endpoint, tie, .. } = Asked::parse(&request.asked)?;
         if let Some(name) = tie {
             enroll::check_tie(descriptors.pop().ok_or(EnrollError::Tie)?, name)?;
@@ -267,7 +288,11 @@ impl<E: Enforcer> Server<E> {
             past: past.as_deref(),
         };
         let mut compiled = enroll::compile(&request, surroundings)?;
-        self.serve_names(&mut compiled, child.as_fd(), peer)?;
+        if inside.is_some() && !compiled.credentials.is_empty() {
+            return Err(EnrollError::NestedCredentials(compiled.name));
+        }
+        self.state().grant_bundles(&mut compiled.policy, None, &outer);
+        self.serve_names(&mut compiled, child.as_fd(), peer, (handed, root.as_fd()))?;
         self.state().enroll(&request, compiled, TaskContext { inside, outer, root, host_root, mounts }, child)
     }
 
@@ -339,8 +364,8 @@ impl<E: Enforcer> Server<E> {
         // That takes long, and nobody is to stand still for it.
         let served = {
             let first = found.first().ok_or(PeerError::Gone)?.as_fd();
-            let (mut compiled, _) = self.compile_running(&mut request, first, peer)?;
-            self.serve_names(&mut compiled, first, peer)?;
+            let (mut compiled, context) = self.compile_running(&mut request, first, peer)?;
+            self.serve_names(&mut compiled, first, peer, (Handed::default(), context.root.as_fd()))?;
             compiled.names
         };
         let _held = target.hold();
@@ -390,6 +415,9 @@ impl<E: Enforcer> Server<E> {
             past: past.as_deref(),
         };
         let compiled = enroll::compile(request, surroundings)?;
+        if !compiled.credentials.is_empty() {
+            return Err(EnrollError::RunningCredentials(compiled.name));
+        }
         Ok((compiled, TaskContext { inside: None, outer: Vec::new(), root, host_root, mounts }))
     }
 

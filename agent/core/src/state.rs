@@ -2,7 +2,7 @@
 
 use super::{
     containers::{Container, Outer, Record, Registry},
-    egress::{Egress, EgressError, Opener, Prepared, Service},
+    egress::{Egress, EgressError, Opener, Prepared, Service, credentials::FILE},
     enforcer::Enforcer,
     enroll::{Compiled, EnrollError, Request, host_root, same_root},
     link::Handle,
@@ -30,7 +30,7 @@ use ringfence_wire::{
 use std::{
     collections::BTreeMap,
     os::fd::{AsFd, OwnedFd},
-    sync::Arc,
+    sync::{Arc, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -224,10 +224,11 @@ impl<E: Enforcer> State<E> {
         }
         let container = self.registry.by_kernel_id_mut(id.raw()).ok_or(EnrollError::NoRecord(id))?;
         container.first = Some(first);
-        let Record { id, profile, uid, .. } = &container.record;
+        let Record { id, profile, uid, bundle, .. } = &container.record;
         let mode = container.record.mode();
         tracing::info!("container {id}: profile {profile}, mode {mode}, enrolled by user {uid}");
-        Ok(Enrolled { container: id.clone(), profile: profile.clone(), mode, bundle: None })
+        let bundle = bundle.as_ref().map(|dir| dir.join(FILE));
+        Ok(Enrolled { container: id.clone(), profile: profile.clone(), mode, bundle })
     }
 
     /// Makes a container and takes in processes that run already, listed anew until a list brings nobody new. If that
@@ -295,13 +296,13 @@ impl<E: Enforcer> State<E> {
             return Err(ringfence_process::peer::PeerError::Gone.into());
         }
         self.check_quota(request.uid)?;
-        let (public, service) = match compiled.names {
-            Some(Prepared { id, service }) => {
-                (self.registry.unless_taken(id).map_err(EnrollError::Random)?, Some(service))
+        let (public, service, bundle) = match compiled.names {
+            Some(Prepared { id, bundle, service }) => {
+                (self.registry.unless_taken(id).map_err(EnrollError::Random)?, Some(service), bundle)
             }
             // Its policy is that of nobody's names.
             None if !compiled.policy.names.is_empty() => return Err(EgressError::NotPrepared.into()),
-            None => (self.registry.new_id().map_err(EnrollError::Random)?, None),
+            None => (self.registry.new_id().map_err(EnrollError::Random)?, None, None),
         };
         let id = self.kernel.create(self.owners.of(request.uid))?;
         let created = now_micros();
@@ -356,6 +357,9 @@ impl<E: Enforcer> State<E> {
             sources: compiled.sources,
             egress: service.as_ref().map(|service| service.record(&compiled.policy.names)),
             elsewhere: compiled.elsewhere,
+            bundle: bundle
+                .as_ref()
+                .map(|bundle| bundle.lock().unwrap_or_else(PoisonError::into_inner).path()),
         };
         for note in &compiled.moved {
             tracing::warn!("container {}: {note}", record.id);
@@ -370,6 +374,9 @@ impl<E: Enforcer> State<E> {
             self.undo(id, service);
             self.link.send(Update::Ended { container: id.raw(), generation: None });
             return Err(error.into());
+        }
+        if let Some(bundle) = bundle {
+            bundle.lock().unwrap_or_else(PoisonError::into_inner).keep();
         }
         if let (Some(service), Some(container)) = (service, self.registry.by_kernel_id_mut(id.raw())) {
             container.egress = Egress::Served(service);
@@ -453,6 +460,9 @@ impl<E: Enforcer> State<E> {
         }
         let last = self.release(id).map(|counters| counts(&counters));
         if let Some(container) = self.registry.remove(id.raw()) {
+            if container.record.bundle.is_some() {
+                self.opener.bundles.remove(&container.record.id);
+            }
             let counts = last.unwrap_or(container.counts);
             add(&mut self.ended, counts);
             if counts != container.counts {

@@ -143,7 +143,7 @@ pub fn variables(profile: &Profile) -> impl Iterator<Item = &str> {
 }
 
 fn seal_one(one: &ToolCredential, home: Option<&Path>) -> Result<SealedCredential, Error> {
-    let (host, port) = (one.rules.host.clone(), one.rules.port);
+    let host = one.rules.host.clone();
     let source = one.source_of(home).ok_or_else(|| Error::NoHome(host.clone()))?;
     let unread = |error| Error::Source { host: host.clone(), origin: one.origin(), source: error };
     if let Some(path) = source.file()
@@ -157,7 +157,7 @@ fn seal_one(one: &ToolCredential, home: Option<&Path>) -> Result<SealedCredentia
         return Err(Error::Short(host));
     }
     let memory = seal("ringfence-credential", secret.expose().as_bytes()).map_err(Error::Memory)?;
-    Ok(SealedCredential { host, port, place: one.rules.place.clone(), memory })
+    Ok(SealedCredential { of: (&one.rules).into(), memory })
 }
 
 /// Reads a source. A command runs where no agent works: programs take their configuration from where they are started.

@@ -258,7 +258,12 @@ impl Launch<'_> {
         let mut confinement = Confinement::with_capabilities(self.profile.kernel.capabilities);
         confinement.add_seccomp(&self.seccomp_policies()?)?;
         if self.profile.kernel.landlock == LandlockUse::Always {
-            let rules = plan::landlock_rules(&self.compile()?, &self.homes());
+            let mut policy = self.compile()?;
+            if !self.profile.credentials.is_empty() {
+                // Which directory there it is the core says once it has the child.
+                policy.grant_read(&Paths::from_env().bundles(), "net.credentials");
+            }
+            let rules = plan::landlock_rules(&policy, &self.homes());
             confinement.landlock = rules.prepare(host::landlock_abi())?;
         }
         Ok(confinement)

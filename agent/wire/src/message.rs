@@ -9,7 +9,7 @@
 
 use crate::{
     calls::{CallList, CallsQuery},
-    credentials::CredentialPlace,
+    credentials::SecretFor,
     event::{Event, Explanation},
     status::Mode,
     trace::{Trace, TraceQuery},
@@ -152,12 +152,8 @@ pub enum EnrollRequest {
     /// host, as a memfd that is sealed against every change. One message for each, and no answer to it: the profile that the core
     /// reads has to have these very ones ([`crate::credentials::MAX_HOSTS`] at most).
     Credential {
-        /// The host.
-        host: String,
-        /// The port.
-        port: u16,
-        /// Where in requests it is put.
-        place: CredentialPlace,
+        /// Which one.
+        of: SecretFor,
     },
     /// Behind the last of [`EnrollRequest::Credential`]: beside it, as such a memfd, the certificates that the command's programs
     /// trust, as PEM, at most [`MAX_TRUSTED`] bytes. No answer.

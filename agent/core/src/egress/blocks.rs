@@ -20,6 +20,8 @@ const SHARE: usize = 32;
 const OTHERS: usize = 128;
 /// User id of the worker of block 0; that of block N is N more. Beside the agents' (`agents/sockets.rs`).
 const FIRST_UID: u32 = 74_096;
+/// The same for the process that has a container's credentials: behind all of those.
+const FIRST_CREDENTIALS_UID: u32 = FIRST_UID + 512;
 
 /// All blocks that nobody has, the longest unused first.
 #[derive(Debug, Clone)]
@@ -99,6 +101,11 @@ impl Block {
         FIRST_UID + u32::from(self.index)
     }
 
+    /// The user id of the process with its container's credentials. No two processes have the same, whatever they are.
+    pub(super) fn credentials_uid(&self) -> u32 {
+        FIRST_CREDENTIALS_UID + u32::from(self.index)
+    }
+
     /// Whether it is root's, or a user's.
     pub(super) fn is_root_s(&self) -> bool {
         self.owner == 0
@@ -134,6 +141,10 @@ mod tests {
         assert!(nets.iter().all(|net| whole.contains(net) && !edges.contains(net)));
         let uids: std::collections::BTreeSet<u32> = all.iter().map(|block| block.uid()).collect();
         assert_eq!((uids.len(), uids.first(), uids.last()), (510, Some(&74_097), Some(&74_606)));
+        let others: std::collections::BTreeSet<u32> =
+            all.iter().map(|block| block.credentials_uid()).collect();
+        assert_eq!((others.len(), others.is_disjoint(&uids)), (510, true));
+        assert_eq!((others.first(), others.last()), (Some(&74_609), Some(&75_118)));
     }
 
     #[test]

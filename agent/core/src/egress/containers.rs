@@ -4,11 +4,14 @@
 //! there, and the other way round at the end.
 
 use super::{
-    Egress, EgressError, EgressRecord, NetNamespace, Opener, PAUSES, Retry, Service, Whose, blocks::Block,
-    sockets_of, tasks::Tasks,
+    BUNDLE_KEY, Egress, EgressError, EgressRecord, NetNamespace, Opener, PAUSES, Retry, Service, Whose,
+    blocks::Block,
+    credentials::{self, Bundle, Handed},
+    sockets_of,
+    tasks::Tasks,
 };
 use crate::{
-    containers::{Container, Record},
+    containers::{Container, Outer, Record},
     enforcer::Enforcer,
     enroll::{Compiled, EnrollError},
     server::Server,
@@ -17,13 +20,22 @@ use crate::{
 use ipnet::Ipv4Net;
 use ringfence_base::error::chain;
 use ringfence_bpf::ContainerId;
-use ringfence_policy::compiled::CompiledPolicy;
+use ringfence_common::policy::axis::READ;
+use ringfence_policy::{compiled::CompiledPolicy, decide::Decider};
 use ringfence_process::peer::{Peer, alive};
-use ringfence_wire::egress::{EgressLine, Names};
+use ringfence_wire::{
+    credentials::assigned,
+    egress::{EgressLine, Names},
+};
 use std::{
+    collections::BTreeSet,
     io,
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
-    sync::Arc,
+    os::{
+        fd::{AsFd, BorrowedFd, OwnedFd},
+        unix::ffi::OsStrExt,
+    },
+    path::PathBuf,
+    sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -41,19 +53,26 @@ const AT_ONCE: usize = 8;
 pub struct Prepared {
     /// The public id that the container is to have: its worker was told.
     pub(crate) id: String,
+    /// What its programs trust, where it has credentials.
+    pub(crate) bundle: Option<Arc<Mutex<Bundle>>>,
     /// Its worker serves.
     pub(crate) service: Service,
 }
 
 impl<E: Enforcer> Server<E> {
     /// Has the names served that a compiled profile grants, if it grants any, before anybody is under it: the state is not locked
-    /// for that. `first` is who is enrolled first, `peer` who asks for that.
+    /// for that. `first` is who is enrolled first, `peer` who asks for that. `handed`: what came with the request, and the container's
+    /// root directory; the profile has to have these very credentials.
     pub(crate) fn serve_names(
         &self,
         compiled: &mut Compiled,
         first: BorrowedFd<'_>,
         peer: &Peer,
+        (handed, root): (Handed, BorrowedFd<'_>),
     ) -> Result<(), EnrollError> {
+        let Handed { secrets, trusted } = handed;
+        let of = secrets.into_iter().map(|(of, sealed)| (of.clone(), (of, sealed)));
+        let secrets = assigned(&compiled.credentials, of).map_err(EnrollError::OtherCredentials)?;
         let may = super::may_use_our_network(peer);
         if compiled.policy.names.is_empty() {
             compiled.elsewhere = may.is_err();
@@ -65,9 +84,29 @@ impl<E: Enforcer> Server<E> {
             let id = state.registry.new_id().map_err(EnrollError::Random)?;
             (state.opener.clone(), id, state.owners.of(peer.uid))
         };
-        let service = open(&opener, &id, &compiled.name, &mut compiled.policy, first, owner)?;
+        let mut service = open(&opener, &id, &compiled.name, &mut compiled.policy, first, owner)?;
         service.wait_until_ready()?;
-        compiled.names = Some(Prepared { id, service });
+        let mut bundle = None;
+        if !secrets.is_empty() {
+            let trusted = trusted.ok_or(EnrollError::NoTrusted)?;
+            let made = opener.bundles.make(&id, trusted).map_err(EgressError::Bundle)?;
+            let dir = made.path();
+            let file = dir.join(credentials::FILE);
+            compiled.policy.grant_read(&dir, BUNDLE_KEY);
+            if !Decider::new(&compiled.policy).path(READ, file.as_os_str().as_bytes()).allowed() {
+                return Err(EgressError::BundleDenied(file).into());
+            }
+            let made = Arc::new(Mutex::new(made));
+            let names = &compiled.policy.names;
+            let whose =
+                Whose { container: &id, profile: &compiled.name, names, audit: compiled.policy.audit_mode };
+            opener.add_credentials(&mut service, whose, secrets, Arc::clone(&made), owner)?;
+            if !made.lock().unwrap_or_else(PoisonError::into_inner).is_seen_from(root) {
+                return Err(EgressError::BundleUnseen(file).into());
+            }
+            bundle = Some(made);
+        }
+        compiled.names = Some(Prepared { id, bundle, service });
         Ok(())
     }
 }
@@ -211,6 +250,15 @@ impl<E: Enforcer> State<E> {
         }
     }
 
+    /// Lets a container read what its programs trust, and that of the containers around it, in whose environment it may be.
+    pub(crate) fn grant_bundles(&self, policy: &mut CompiledPolicy, own: Option<&PathBuf>, outer: &[Outer]) {
+        let around = outer.iter().filter_map(|outer| {
+            let live = self.registry.iter().find(|container| container.record.id == outer.id)?;
+            live.record.bundle.as_ref()
+        });
+        own.into_iter().chain(around).for_each(|dir| policy.grant_read(dir, BUNDLE_KEY));
+    }
+
     /// What becomes of a container's names with a policy that was just compiled for it, which is granted the container's block.
     /// Where they are new, everything is there when this returns, and nothing passes yet. Where they cannot be served, the policy
     /// is to be in force nevertheless: it may take something else away.
@@ -338,6 +386,11 @@ impl<E: Enforcer> State<E> {
 
     /// Serves the names of every container that an earlier core left, each at the addresses that it had.
     pub fn adopt_names(&mut self) {
+        // Their programs look there for whom to trust, also where nobody has their credentials any more.
+        let with_bundle = self.registry.iter().filter(|container| container.record.bundle.is_some());
+        let with_bundle: BTreeSet<String> =
+            with_bundle.map(|container| container.record.id.clone()).collect();
+        self.opener.bundles.keep_only(&with_bundle);
         let mut blocks = Vec::new();
         for container in self.registry.iter() {
             let record = &container.record;

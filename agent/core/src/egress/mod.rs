@@ -8,6 +8,8 @@
 //! | `tasks` | in which task's network namespace that is |
 //! | `worker` | what a worker is started with, and what it may have |
 //! | `supervisor` | one worker's thread: starts it, answers it, starts it again |
+//! | `credentials` | the thread of the process that has a container's credentials: the same, and links it with the worker |
+//! | `credentials/secrets`, `credentials/bundle` | what a launcher hands over, kept unread; the certificates that programs trust |
 //! | `retry` | when something is tried again that failed |
 //! | `containers` | names in the life of a container: enrolment, reload, end, a restart of the core |
 //!
@@ -18,6 +20,7 @@
 
 pub(crate) mod blocks;
 mod containers;
+pub(crate) mod credentials;
 mod listeners;
 mod retry;
 mod supervisor;
@@ -31,6 +34,7 @@ use crate::{enforcer::FlowSource, enroll::EnrollError, privileges::Privileges};
 use blocks::{Block, Blocks};
 pub use containers::Prepared;
 pub(crate) use containers::{Change, line_of, serve_held};
+use credentials::{Bounds, Bundle, Bundles, Credentials, Kept, Sealed};
 use ipnet::Ipv4Net;
 use listeners::Listeners;
 pub use listeners::NetNamespace;
@@ -42,6 +46,7 @@ use ringfence_process::peer::Peer;
 use ringfence_sandbox::caps;
 use ringfence_supervise::worker::spawn_role;
 use ringfence_wire::{
+    credentials::SecretFor,
     egress::{EgressLine, Names},
     status::EgressProcess,
 };
@@ -50,7 +55,7 @@ use std::{
     io,
     os::fd::{AsFd, BorrowedFd},
     path::PathBuf,
-    sync::Arc,
+    sync::{Arc, Mutex},
     thread,
     time::{Duration, Instant},
 };
@@ -58,8 +63,11 @@ use supervisor::Supervisor;
 pub(crate) use tasks::Tasks;
 use worker::{Attached, Served, Spawn};
 
-/// The role's subcommand.
+/// The roles' subcommands.
 const ROLE: &str = "egress-worker";
+const CREDENTIALS_ROLE: &str = "egress-credentials";
+/// What lets a container's programs read the certificates that they trust.
+const BUNDLE_KEY: &str = "net.credentials";
 /// What a worker logs unless the core's environment says.
 const QUIET: (&str, &str) = ("RUST_LOG", "warn");
 /// How long a worker may take until it serves: whoever enrols waits.
@@ -93,6 +101,25 @@ pub enum EgressError {
     /// The worker.
     #[error("the egress worker of the container does not serve: {0}")]
     Worker(String),
+    /// The process with the credentials.
+    #[error("the process with the container's credentials does not serve: {0}")]
+    Credentials(String),
+    /// So many that it could have no more.
+    #[error("the user's containers have as many processes with credentials as they may (16); end some")]
+    TooManyCredentials,
+    /// The certificates for its programs.
+    #[error("cannot put the certificates in place that the container's programs are to trust")]
+    Bundle(#[source] io::Error),
+    /// They are nowhere in its root.
+    #[error(
+        "the container does not see {}, where its programs would find the certificates that they are to trust (it has another root          directory or /run): start it without", .0.display()
+    )]
+    BundleUnseen(PathBuf),
+    /// A deny.
+    #[error(
+        "the profile denies reading {}, where the container's programs find the certificates that they are to trust: take that out          of `deny.fs_read`, or the profile's credentials", .0.display()
+    )]
+    BundleDenied(PathBuf),
     /// The kernel's tables.
     #[error("cannot tell the kernel where the container's egress worker listens")]
     Redirect(#[source] io::Error),
@@ -182,7 +209,13 @@ impl Egress {
         use ringfence_wire::status::AgentState;
         match self {
             Self::None => None,
-            Self::Served(service) => Some(service.supervisor.status()),
+            Self::Served(service) => {
+                let mut status = service.supervisor.status();
+                if let Some(credentials) = &service.credentials {
+                    status.error = status.error.or_else(|| credentials.trouble());
+                }
+                Some(status)
+            }
             Self::Closed { block, why, retry } => Some(EgressProcess {
                 state: AgentState::Failed,
                 block: record.map_or_else(String::new, |record| record.block.to_string()),
@@ -204,7 +237,10 @@ pub struct Opener {
     blocks: Blocks,
     auditor: PathBuf,
     spawn: Spawn,
+    spawn_credentials: Spawn,
     pauses: Pauses,
+    pub(crate) bundles: Bundles,
+    pub(crate) bounds: Bounds,
 }
 
 impl std::fmt::Debug for Opener {
@@ -232,7 +268,16 @@ impl Opener {
         let start = usize::try_from(now_micros()).unwrap_or(0);
         let spawn = |uid| spawn_role(ROLE, Some(uid), [QUIET]);
         let (blocks, spawn) = (Blocks::new(start), Arc::new(spawn));
-        Self { blocks, auditor: paths.mcp_socket(), spawn, pauses: PAUSES }
+        let spawn_credentials = Arc::new(|uid| spawn_role(CREDENTIALS_ROLE, Some(uid), [QUIET]));
+        Self {
+            blocks,
+            auditor: paths.mcp_socket(),
+            spawn,
+            spawn_credentials,
+            pauses: PAUSES,
+            bundles: Bundles::new(paths.bundles()),
+            bounds: Bounds::default(),
+        }
     }
 
     /// A block that nobody has, for a container of `owner`'s.
@@ -275,7 +320,47 @@ impl Opener {
             .stack_size(STACK)
             .spawn(move || of_thread.run())
             .map_err(EgressError::Thread)?;
-        Ok(Service { supervisor })
+        Ok(Service { supervisor, credentials: None })
+    }
+
+    /// Starts the process with a container's credentials beside its worker, and waits until it serves, and its certificate is where
+    /// the container's programs find it: the bundle's file. `owner`: whose container it is.
+    ///
+    /// # Errors
+    /// [`EgressError`]: the container is not to be.
+    pub(crate) fn add_credentials(
+        &self,
+        service: &mut Service,
+        whose: Whose<'_>,
+        secrets: Vec<(SecretFor, Sealed)>,
+        bundle: Arc<Mutex<Bundle>>,
+        owner: u32,
+    ) -> Result<(), EgressError> {
+        let lease = self.bounds.processes.take(owner).ok_or(EgressError::TooManyCredentials)?;
+        let block = Arc::clone(&service.supervisor.served.block);
+        let kept = Kept {
+            container: whose.container.to_owned(),
+            profile: whose.profile.to_owned(),
+            uid: block.credentials_uid(),
+            is_root_s: block.is_root_s(),
+            _block: block,
+            spawn: Arc::clone(&self.spawn_credentials),
+            pauses: self.pauses,
+            secrets,
+            bundle,
+            _lease: lease,
+        };
+        let hosts = whose.names.credentials.clone();
+        let credentials =
+            Credentials::new(kept, Arc::clone(&service.supervisor), hosts).map_err(EgressError::Thread)?;
+        let credentials = Arc::new(credentials);
+        let of_thread = Arc::clone(&credentials);
+        thread::Builder::new()
+            .name("credentials".into())
+            .stack_size(STACK)
+            .spawn(move || of_thread.run())
+            .map_err(EgressError::Thread)?;
+        service.credentials.insert(credentials).wait_until_ready(READY)
     }
 }
 
@@ -284,6 +369,8 @@ impl Opener {
 #[derive(Debug)]
 pub struct Service {
     supervisor: Arc<Supervisor>,
+    /// Of a container that has any.
+    credentials: Option<Arc<Credentials>>,
 }
 
 impl Service {
@@ -339,13 +426,28 @@ impl Service {
 
     /// What may be reached from now on.
     pub(crate) fn replace(&self, names: &Names, audit: bool) {
+        // First, so that nothing is handed over for a rule that is no more.
+        if let Some(credentials) = &self.credentials {
+            credentials.replace(&names.credentials);
+        }
         self.supervisor.replace(names, audit);
+    }
+
+    /// Hosts that have a credential by these names, and none that was handed over when the container was started.
+    pub(crate) fn lacks(&self, names: &Names) -> Vec<SecretFor> {
+        match &self.credentials {
+            Some(credentials) => credentials.lacks(&names.credentials),
+            None => names.credentials.iter().map(SecretFor::from).collect(),
+        }
     }
 
     /// Its worker is to end; what waits for that is returned.
     pub(crate) fn stop(&self) -> Stopping {
+        if let Some(credentials) = &self.credentials {
+            credentials.stop();
+        }
         self.supervisor.stop();
-        Stopping(Arc::clone(&self.supervisor))
+        Stopping(Arc::clone(&self.supervisor), self.credentials.clone())
     }
 }
 
@@ -362,21 +464,27 @@ pub(crate) fn sockets_of(block: Ipv4Net, listeners: &Listeners) -> bpf::Listener
 
 impl Drop for Service {
     fn drop(&mut self) {
+        if let Some(credentials) = self.credentials.take() {
+            credentials.stop();
+        }
         self.supervisor.stop();
     }
 }
 
 /// A worker that was told to end.
-pub(crate) struct Stopping(Arc<Supervisor>);
+pub(crate) struct Stopping(Arc<Supervisor>, Option<Arc<Credentials>>);
 
 impl Stopping {
     /// Waits for it until `until`: whether it has ended.
     pub(crate) fn is_over_by(&self, until: Instant) -> bool {
-        self.0.is_over_by(until)
+        self.0.is_over_by(until) && self.1.as_ref().is_none_or(|credentials| credentials.is_over_by(until))
     }
 
     /// Ends it at once.
     pub(crate) fn kill(&self) {
         self.0.kill();
+        if let Some(credentials) = &self.1 {
+            credentials.kill();
+        }
     }
 }

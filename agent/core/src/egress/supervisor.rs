@@ -108,6 +108,37 @@ struct Inner {
     last_exit: Option<String>,
     counts: EgressCounts,
     uploads: Uploads,
+    /// The number of the worker that runs, and of the last one.
+    session: Option<u64>,
+    last_session: u64,
+    link: Link,
+}
+
+/// The worker's way to the process with the container's credentials, where there are any.
+#[derive(Default)]
+struct Link {
+    /// Written where the worker is another, was told of its link, or has lost it.
+    changed: Option<Arc<EventFd>>,
+    /// What it is to be told of next.
+    next: Option<(u64, OwnedFd)>,
+    /// What it was told of last.
+    told: Option<u64>,
+    /// What it has lost.
+    lost: Option<u64>,
+}
+
+impl Link {
+    fn is_changed(&self) {
+        if let Some(changed) = &self.changed {
+            // It can only fail by being full: then it was written before.
+            let _ = changed.write(1);
+        }
+    }
+}
+
+/// An event descriptor that nobody waits to write.
+pub(super) fn event() -> io::Result<EventFd> {
+    Ok(EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?)
 }
 
 impl Inner {
@@ -142,9 +173,11 @@ impl Supervisor {
             last_exit: None,
             counts: EgressCounts::default(),
             uploads,
+            session: None,
+            last_session: 0,
+            link: Link::default(),
         };
-        let wake = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
-        Ok(Self { served, inner: Mutex::new(inner), changed: Condvar::new(), wake })
+        Ok(Self { served, inner: Mutex::new(inner), changed: Condvar::new(), wake: event()? })
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
@@ -180,6 +213,36 @@ impl Supervisor {
     pub(super) fn redirected(&self, listeners: Arc<Listeners>) {
         self.inner().redirected = Some(listeners);
         self.wake();
+    }
+
+    /// Has this be written where there is something new to be known of the worker's link.
+    pub(super) fn tell(&self, changed: &Arc<EventFd>) {
+        self.inner().link.changed = Some(Arc::clone(changed));
+    }
+
+    /// The number of the worker that runs: no other has the same.
+    pub(super) fn session(&self) -> Option<u64> {
+        self.inner().session
+    }
+
+    /// Gives this worker a link, if it still runs.
+    pub(super) fn give_link(&self, session: u64, id: u64, link: OwnedFd) {
+        let mut inner = self.inner();
+        if inner.session == Some(session) {
+            inner.link.next = Some((id, link));
+        }
+        drop(inner);
+        self.wake();
+    }
+
+    /// Whether the worker that runs was told of this link. What it asks from then on it asks behind that.
+    pub(super) fn has_link(&self, id: u64) -> bool {
+        self.inner().link.told == Some(id)
+    }
+
+    /// The link that the worker said last it has lost.
+    pub(super) fn lost_link(&self) -> Option<u64> {
+        self.inner().link.lost
     }
 
     /// Other names, or the same: a worker that waits to be tried again is tried at once in any case.
@@ -372,11 +435,20 @@ impl Supervisor {
         {
             let mut inner = self.inner();
             inner.pid = Some(pid);
+            inner.last_session += 1;
+            inner.session = Some(inner.last_session);
+            (inner.link.next, inner.link.told, inner.link.lost) = (None, None, None);
+            inner.link.is_changed();
             // It is ours to wait for, and was not: the number is its own.
             let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
             inner.handle = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
         }
         let broken = session.run().err().filter(|error| !matches!(error, FrameError::Closed));
+        {
+            let mut inner = self.inner();
+            inner.session = None;
+            inner.link.is_changed();
+        }
         let is_to_end = self.inner().stop;
         let exit = match broken {
             None if is_to_end => process.finish(STOP_TIME),
@@ -457,11 +529,18 @@ impl<'a> Session<'a> {
 
     /// Tells what changed. Whether that is the end.
     fn tell(&mut self) -> Result<bool, FrameError> {
-        let inner = self.of.inner();
+        let mut inner = self.of.inner();
         if inner.stop {
             drop(inner);
             self.conn.send(&ToEgress::Stop)?;
             return Ok(true);
+        }
+        if let Some((id, link)) = inner.link.next.take() {
+            drop(inner);
+            self.conn.send_with_descriptors(&ToEgress::Credentials { id }, &[link.as_fd()])?;
+            inner = self.of.inner();
+            inner.link.told = Some(id);
+            inner.link.is_changed();
         }
         if inner.version != self.told {
             self.told = inner.version;
@@ -548,7 +627,11 @@ impl<'a> Session<'a> {
             FromEgress::Line => {
                 self.line_due = Some(Instant::now());
             }
-            FromEgress::LinkEnded { .. } => {}
+            FromEgress::LinkEnded { id } => {
+                let mut inner = self.of.inner();
+                inner.link.lost = Some(id);
+                inner.link.is_changed();
+            }
         }
         Ok(())
     }

@@ -42,7 +42,10 @@ const HOW: &str = "RINGFENCE_TEST_EGRESS";
 /// Workers are this program. `how`: `serve`, or what they do instead.
 pub(crate) fn opener(auditor: &Path, how: &'static str) -> Opener {
     let (blocks, spawn) = (Blocks::new(0), Arc::new(move |_uid| spawn_that(how)));
-    Opener { blocks, auditor: auditor.to_owned(), spawn, pauses: PAUSES }
+    let spawn_credentials: Spawn = Arc::new(|_uid| Err(io::ErrorKind::Unsupported.into()));
+    let bundles = Bundles::new(auditor.with_extension("ca"));
+    let (auditor, bounds) = (auditor.to_owned(), Bounds::default());
+    Opener { blocks, auditor, spawn, spawn_credentials, pauses: PAUSES, bundles, bounds }
 }
 
 fn spawn_that(how: &str) -> io::Result<Process> {
@@ -113,6 +116,14 @@ fn worker() {
                 Ok((ToEgress::Line, line)) => {
                     let line = UnixStream::from(line.into_iter().next().unwrap());
                     Conn::new(line, PATIENCE, MAX_ORDER).send(&"a record").unwrap();
+                }
+                // It loses its first link.
+                Ok((ToEgress::Credentials { id }, link)) => {
+                    let mut link = UnixStream::from(link.into_iter().next().unwrap());
+                    link.write_all(&id.to_be_bytes()).unwrap();
+                    if id == 1 {
+                        conn.send(&FromEgress::LinkEnded { id }).unwrap();
+                    }
                 }
                 Ok((ToEgress::Stop, _)) | Err(_) => return,
                 Ok((ToEgress::Start(_) | ToEgress::Proxy(_), _)) => panic!("twice"),
@@ -348,7 +359,7 @@ fn admit(fixture: &mut Fixture, child: &Sleeper) -> Result<(String, u64), Enroll
         compiled.policy.grant_block(block.net());
         let whose = Whose { container: &id, profile: "n", names: &compiled.policy.names, audit: false };
         let service = fixture.state.opener.open(whose, block, child.pidfd().as_fd())?;
-        compiled.names = Some(Prepared { id, service });
+        compiled.names = Some(Prepared { id, bundle: None, service });
     }
     let enrolled = fixture.state.enroll(&request, compiled, place, child.pidfd())?;
     let raw = fixture.only().record.kernel_id;
@@ -439,7 +450,7 @@ fn a_nested_container_reaches_what_both_may_by_addresses_and_a_worker_of_its_own
     compiled.policy.grant_block(block.net());
     let whose = Whose { container: &id, profile: "i", names: &compiled.policy.names, audit: false };
     let service = fixture.state.opener.open(whose, block, child.pidfd().as_fd()).unwrap();
-    compiled.names = Some(Prepared { id: id.clone(), service });
+    compiled.names = Some(Prepared { id: id.clone(), bundle: None, service });
     fixture.state.enroll(&request, compiled, place, child.pidfd()).unwrap();
     let find =
         |id: &str| fixture.state.registry.iter().find(|one| one.record.id == id).unwrap().record.kernel_id;
