@@ -140,6 +140,45 @@ pub fn request_target(data: &[u8]) {
     if rule.allows(if method == "*" { "GET" } else { method }, &target) && !of.contains(['*', '?']) {
         assert_eq!(of, path);
     }
+    // A server that decodes first and takes dots and empty segments out then serves nothing that the rule does not allow. Escapes of
+    // the rule's own apart: it names them.
+    let of_stars = !of.contains(['%', '?']) && rule.allows(if method == "*" { "GET" } else { method }, &target);
+    let mut seen = path.to_owned();
+    for _ in 0..2 {
+        seen = normalised(&seen);
+        if of_stars {
+            let seen = Target::read(&seen).unwrap_or_else(|why| panic!("{path} is also {seen}: {why}"));
+            let method = if method == "*" { "GET" } else { method };
+            assert!(rule.allows(method, &seen), "{rule} allows {path}, and not what that is, too: {seen:?}");
+        }
+    }
+}
+
+/// A path as a server has it that decodes it as a whole, and normalises what comes of it, written anew.
+fn normalised(path: &str) -> String {
+    let decoded = percent_encoding::percent_decode_str(path).decode_utf8().expect("its escapes are text").into_owned();
+    let mut segments = Vec::new();
+    let mut all = decoded.split(['/', '\\']).skip(1).peekable();
+    while let Some(segment) = all.next() {
+        match segment.split(';').next().unwrap_or_default() {
+            "." => {}
+            ".." => drop(segments.pop()),
+            "" if segment.is_empty() && all.peek().is_some() => {}
+            _ => segments.push(segment),
+        }
+    }
+    let mut text = String::new();
+    for segment in segments {
+        text.push('/');
+        for byte in segment.bytes() {
+            if byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=:@".contains(&byte) {
+                text.push(char::from(byte));
+            } else {
+                text.push_str(&format!("%{byte:02X}"));
+            }
+        }
+    }
+    if text.is_empty() { "/".to_owned() } else { text }
 }
 
 /// What goes on of a stream that comes in pieces of `size` bytes, with the server's answer once it is waited for.

@@ -12,7 +12,7 @@ pub const MAX_RULE: usize = 1024;
 /// Requests that are meant: `GET /repos/**`.
 ///
 /// A method in capitals, or `*` for any; a path, in whose segments `*` stands for any characters of that segment and the whole segment
-/// `**` for any number of segments, none included. `*` never stands for an encoded slash, backslash or percent sign. The query is not
+/// `**` for any number of segments, none included. Neither stands for an encoded slash, backslash or percent sign. The query is not
 /// compared, unless the pattern has one behind `?`: then it has to be that one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RequestRule {
@@ -126,7 +126,8 @@ fn is_path(pattern: &str, path: &str) -> bool {
             (Some(segment), Some(text)) if is_segment(segment, text) => (of, at) = (of + 1, at + 1),
             (None, None) => return true,
             _ => match back {
-                Some((stars, from)) if from < path.len() => {
+                // Some servers see more segments there than were compared.
+                Some((stars, from)) if path.get(from).is_some_and(|skipped| !has_hidden(skipped)) => {
                     back = Some((stars, from + 1));
                     (of, at) = (stars + 1, from + 1);
                 }
@@ -165,6 +166,11 @@ fn hides(text: &[u8]) -> bool {
     [b"%2F", b"%5C", b"%25"].iter().any(|escape| text.starts_with(*escape))
 }
 
+/// Whether a segment has such an escape anywhere.
+fn has_hidden(segment: &str) -> bool {
+    segment.bytes().enumerate().any(|(at, _)| hides(segment.as_bytes().get(at..).unwrap_or_default()))
+}
+
 /// A request's target, read: the path and the query.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target<'t> {
@@ -180,12 +186,18 @@ pub enum NotATarget {
     /// Another form: `*`, `host:port`, a whole URL.
     #[error("its path does not begin with `/`")]
     NoPath,
-    /// `.`, `..`, also encoded, also before `;`.
+    /// `.`, `..`, also encoded, also before `;`, also between encoded slashes.
     #[error("it has a segment `.` or `..`, which servers take out, or not")]
     Dots,
-    /// `//`.
+    /// `//`, also encoded.
     #[error("it has an empty segment (`//`), which servers take out, or not")]
     EmptySegment,
+    /// Escapes that are no text.
+    #[error("its escapes are no UTF-8")]
+    Encoding,
+    /// Encoded more than twice.
+    #[error("it is encoded more than twice, and nobody knows how often its server decodes it")]
+    Nested,
     /// `%` without two digits.
     #[error("it has a `%` without two hexadecimal digits behind it")]
     Escape,
@@ -213,15 +225,20 @@ impl<'t> Target<'t> {
             return Err(NotATarget::Byte(byte));
         }
         let path = spelled(path)?;
-        let mut segments = path.split('/').skip(1).peekable();
-        while let Some(segment) = segments.next() {
-            let name = segment.split(';').next().unwrap_or_default();
-            if matches!(name, "." | "..") {
-                return Err(NotATarget::Dots);
+        are_segments(&path)?;
+        // What a server sees that decodes first and looks for segments then, or has one before it that does.
+        let mut once_more = Cow::Borrowed(path.as_bytes());
+        for _ in 0..DECODED {
+            let Some(decoded) = decoded(&once_more) else { return Ok(Self { path, query }) };
+            let text = str::from_utf8(&decoded).map_err(|_| NotATarget::Encoding)?;
+            if text.bytes().any(|b| b.is_ascii_control()) {
+                return Err(NotATarget::Control);
             }
-            if segment.is_empty() && segments.peek().is_some() {
-                return Err(NotATarget::EmptySegment);
-            }
+            are_segments(text)?;
+            once_more = Cow::Owned(decoded);
+        }
+        if decoded(&once_more).is_some() {
+            return Err(NotATarget::Nested);
         }
         Ok(Self { path, query })
     }
@@ -230,6 +247,46 @@ impl<'t> Target<'t> {
     pub fn path(&self) -> &str {
         &self.path
     }
+}
+
+/// So often a path may be encoded.
+const DECODED: usize = 2;
+
+/// Bytes without their escapes. `None`: they have none.
+fn decoded(bytes: &[u8]) -> Option<Vec<u8>> {
+    let mut out = Vec::with_capacity(bytes.len());
+    let (mut rest, mut is_any) = (bytes, false);
+    while let Some((first, behind)) = rest.split_first() {
+        let digits = behind.first_chunk::<2>().and_then(|digits| str::from_utf8(digits).ok());
+        let digits = digits.filter(|digits| digits.bytes().all(|b| b.is_ascii_hexdigit()));
+        match digits.and_then(|digits| u8::from_str_radix(digits, 16).ok()) {
+            Some(byte) if *first == b'%' => {
+                out.push(byte);
+                rest = behind.get(2..).unwrap_or_default();
+                is_any = true;
+            }
+            _ => {
+                out.push(*first);
+                rest = behind;
+            }
+        }
+    }
+    is_any.then_some(out)
+}
+
+/// Whether no segment is one that servers take out, or not.
+fn are_segments(path: &str) -> Result<(), NotATarget> {
+    let mut segments = path.split(['/', '\\']).skip(1).peekable();
+    while let Some(segment) = segments.next() {
+        let name = segment.split(';').next().unwrap_or_default();
+        if matches!(name, "." | "..") {
+            return Err(NotATarget::Dots);
+        }
+        if segment.is_empty() && segments.peek().is_some() {
+            return Err(NotATarget::EmptySegment);
+        }
+    }
+    Ok(())
 }
 
 /// A path in one spelling (RFC 3986 section 6.2.2).
@@ -303,7 +360,12 @@ mod tests {
             ("GET /x*y*z", "GET", "/xyzy", false),
             ("PUT /@acme%2fpkg", "PUT", "/@acme%2Fpkg", true),
             ("PUT /@acme%2f*", "PUT", "/@acme%2fpkg", true),
-            ("PUT /@acme%2f*", "PUT", "/@acme%2f..%2f@other", false),
+            ("PUT /@acme%2f*", "PUT", "/@acme%2fa%2f@other", false),
+            ("GET /repos/acme/**", "GET", "/repos/acme/x%2Fy", false),
+            ("GET /repos/acme/**", "GET", "/repos/acme/a/x%5cy/b", false),
+            ("GET /repos/acme/**", "GET", "/repos/acme/a/100%25", false),
+            ("GET /repos/acme/**", "GET", "/repos/acme/a/x%20y", true),
+            ("GET /repos/acme/**/x%2Fy", "GET", "/repos/acme/a/b/x%2fy", true),
             ("PUT /*", "PUT", "/a%2fb", false),
             ("PUT /*", "PUT", "/a%5Cb", false),
             ("PUT /*", "PUT", "/a%252fb", false),
@@ -326,6 +388,21 @@ mod tests {
             ("/a/.%2e", NotATarget::Dots),
             ("/a/..;x=1/b", NotATarget::Dots),
             ("/./a", NotATarget::Dots),
+            ("/repos/acme/x%2F..%2F..%2F..%2Fadmin", NotATarget::Dots),
+            ("/repos/acme/x%5C..%5Cadmin", NotATarget::Dots),
+            ("/repos/acme/x%252F..%252Fadmin", NotATarget::Dots),
+            ("/repos/acme/x%252F%252e%252e%252Fadmin", NotATarget::Dots),
+            ("/@acme%2f..", NotATarget::Dots),
+            ("/p/acme%2F../issues", NotATarget::Dots),
+            ("/a/..%3Bx/b", NotATarget::Dots),
+            ("/a/..%253Bx/b", NotATarget::Dots),
+            ("/a%2F%2Fb", NotATarget::EmptySegment),
+            ("/a%2F/b", NotATarget::EmptySegment),
+            ("/%2Fa", NotATarget::EmptySegment),
+            ("/a%c0%ae", NotATarget::Encoding),
+            ("/a%25c0%25ae", NotATarget::Encoding),
+            ("/a%250a", NotATarget::Control),
+            ("/a%25252e", NotATarget::Nested),
             ("//a", NotATarget::EmptySegment),
             ("/a//b", NotATarget::EmptySegment),
             ("/a//", NotATarget::EmptySegment),
@@ -346,7 +423,7 @@ mod tests {
         ] {
             assert_eq!(Target::read(target), Err(why), "{target}");
         }
-        for fine in ["/", "/a/", "/a/...", "/a/b.c;d=1", "/a?x[]=/../", "/%7Euser", "/@a%2fb"] {
+        for fine in ["/", "/a/", "/a/...", "/a/b.c;d=1", "/a?x[]=/../", "/%7Euser", "/@a%2fb", "/a%2f", "/%c3%a4", "/100%25"] {
             assert!(Target::read(fine).is_ok(), "{fine}");
         }
     }
