@@ -142,7 +142,8 @@ pub fn request_target(data: &[u8]) {
     }
     // A server that decodes first and takes dots and empty segments out then serves nothing that the rule does not allow. Escapes of
     // the rule's own apart: it names them.
-    let of_stars = !of.contains(['%', '?']) && rule.allows(if method == "*" { "GET" } else { method }, &target);
+    let of_stars =
+        !of.contains(['%', '?']) && rule.allows(if method == "*" { "GET" } else { method }, &target);
     let mut seen = path.to_owned();
     for _ in 0..2 {
         seen = normalised(&seen);
@@ -156,7 +157,8 @@ pub fn request_target(data: &[u8]) {
 
 /// A path as a server has it that decodes it as a whole, and normalises what comes of it, written anew.
 fn normalised(path: &str) -> String {
-    let decoded = percent_encoding::percent_decode_str(path).decode_utf8().expect("its escapes are text").into_owned();
+    let decoded =
+        percent_encoding::percent_decode_str(path).decode_utf8().expect("its escapes are text").into_owned();
     let mut segments = Vec::new();
     let mut all = decoded.split(['/', '\\']).skip(1).peekable();
     while let Some(segment) = all.next() {

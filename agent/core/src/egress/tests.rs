@@ -32,6 +32,7 @@ use std::{
 
 mod asks;
 mod bounds;
+pub(crate) mod credentials;
 mod retries;
 
 /// How long anything may take: the machine may have much else to do.

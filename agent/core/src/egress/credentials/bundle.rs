@@ -157,11 +157,7 @@ mod tests {
         os::{fd::AsFd, unix::fs::PermissionsExt},
     };
 
-    const PEM: &str = "-----BEGIN CERTIFICATE-----\nMAMCAQE=\n-----END CERTIFICATE-----\n";
-
-    fn certificate() -> Certificate {
-        serde_json::from_value(PEM.into()).unwrap()
-    }
+    use crate::egress::tests::credentials::certificate;
 
     fn trusted(text: &[u8]) -> Sealed {
         let mut file =
@@ -180,7 +176,7 @@ mod tests {
         bundle.write(&certificate()).unwrap();
         bundle.write(&certificate()).unwrap();
         let file = bundle.path().join(FILE);
-        assert_eq!(fs::read_to_string(&file).unwrap(), format!("host\n{PEM}"));
+        assert_eq!(fs::read_to_string(&file).unwrap(), format!("host\n{}", certificate().as_str()));
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!((mode(&file), mode(&bundle.path())), (0o644, 0o755));
         assert_eq!(fs::read_dir(bundle.path()).unwrap().count(), 1, "nothing is left of writing it");
