@@ -13,7 +13,10 @@ use super::{
 };
 use ipnet::{IpNet, Ipv4Net};
 use ringfence_grant::{Entry, HostPattern, NetEntry, Scope};
-use ringfence_wire::egress::{AddressRule, MAX_EXACT_NAMES, NameOptions, NameRule, Names};
+use ringfence_wire::{
+    credentials::{HostCredential, Otherwise},
+    egress::{AddressRule, MAX_EXACT_NAMES, NameOptions, NameRule, Names},
+};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Most entries of names that a profile may grant, wildcards among them.
@@ -170,10 +173,24 @@ pub(crate) fn meet(inner: &CompiledPolicy, outer: &CompiledPolicy, shift: RuleId
         denies,
         addresses: meet_addresses(&a.addresses, &b.addresses),
         options,
-        // Whose they would be is not known: a container in another one has none.
-        credentials: Vec::new(),
+        credentials: meet_credentials(&a.credentials, &b.credentials),
         places: Vec::new(),
     }
+}
+
+/// All of both: what one of them has end on the host passes nowhere else, whether or not somebody is there to end it. Where they
+/// differ about a host, no request is both's.
+pub(crate) fn meet_credentials(inner: &[HostCredential], outer: &[HostCredential]) -> Vec<HostCredential> {
+    let same = |a: &HostCredential, b: &HostCredential| (&a.host, a.port) == (&b.host, b.port);
+    let mut met = inner.to_vec();
+    for other in outer {
+        match met.iter_mut().find(|known| same(known, other)) {
+            None => met.push(other.clone()),
+            Some(known) if known == other => {}
+            Some(known) => (known.allow, known.otherwise) = (Vec::new(), Otherwise::Refuse),
+        }
+    }
+    met
 }
 
 /// Each pair of rules that have something in common, without those that lie within another; the narrower one names it.

@@ -221,3 +221,29 @@ fn what_is_shown_of_a_credential_is_where_it_comes_from() {
         }
     }
 }
+
+#[test]
+fn inside_another_container_no_host_of_either_s_credentials_passes_by_itself() {
+    use ringfence_wire::credentials::HostCredential;
+    let of = |host: &str, port, rule: &str, otherwise| HostCredential {
+        host: host.into(),
+        port,
+        place: CredentialPlace::Bearer,
+        allow: vec![rule.parse().unwrap()],
+        otherwise,
+    };
+    let a = of("a.org", 443, "GET /a", Otherwise::Refuse);
+    let b = of("b.org", 443, "GET /b", Otherwise::Pass);
+    let other = of("a.org", 443, "POST /a", Otherwise::Pass);
+    let elsewhere = of("a.org", 8443, "GET /a", Otherwise::Refuse);
+    let meet = |inner: &[&HostCredential], outer: &[&HostCredential]| {
+        let all = |of: &[&HostCredential]| of.iter().copied().cloned().collect::<Vec<_>>();
+        crate::names::meet_credentials(&all(inner), &all(outer))
+    };
+    assert_eq!(meet(&[], &[&a]), [a.clone()], "the outer one's are not lost");
+    assert_eq!(meet(&[&a], &[&b]), [a.clone(), b.clone()]);
+    assert_eq!(meet(&[&a], &[&a, &elsewhere]), [a.clone(), elsewhere]);
+    let neither = HostCredential { allow: Vec::new(), ..a.clone() };
+    assert_eq!(meet(&[&a], &[&other]), [neither.clone()], "no request is both's");
+    assert_eq!(meet(&[&other], &[&a]), [neither], "nor passes");
+}
