@@ -81,8 +81,6 @@ struct Opened<'a> {
     server: TcpStream,
     passing: Passing,
     head: Head<'a>,
-    /// It ends where the host's credential is.
-    is_for_credential: bool,
 }
 
 /// Whose a connection is.
@@ -221,7 +219,7 @@ impl<'a> Connection<'a> {
             }
         });
         match opened.await {
-            Ok(opened) if opened.is_for_credential => self.hand_over(client, opened).await,
+            Ok(opened) if opened.passing.is_for_credential => self.hand_over(client, opened).await,
             Ok(opened) => self.pass(client, opened).await,
             Err(refusal) => self.refuse(client, refusal).await,
         }
@@ -266,8 +264,9 @@ impl<'a> Connection<'a> {
         };
         let (name, port, would_deny) = (self.name.clone(), self.port, Rc::clone(&self.would_deny));
         let (asked, by_address) = (patience.is_some(), self.address().is_some());
+        let ech = head.ech;
         let passing =
-            Passing { name, port, address, is_own, tcp, ech: head.ech, asked, by_address, would_deny };
+            Passing { name, port, address, is_own, tcp, ech, asked, by_address, is_for_credential, would_deny };
         // Another policy may be in force by now.
         let policy = self.worker.policy();
         if !by_address && (!asked || policy.asks(&self.name, self.port).is_none()) {
@@ -276,7 +275,7 @@ impl<'a> Connection<'a> {
         if !policy.audit {
             policy.judge_passing(&passing)?;
         }
-        Ok(Opened { server: stream, passing, head, is_for_credential })
+        Ok(Opened { server: stream, passing, head })
     }
 
     /// A refusal, with what is left to a client of a proxy whose name leads to an address that is granted, where it does: this one

@@ -60,6 +60,7 @@ struct Link {
     write: Mutex<OwnedWriteHalf>,
     waiting: Waiting,
     is_broken: Cell<bool>,
+    is_newest: Cell<bool>,
 }
 
 /// Whether a host has a credential at a port.
@@ -75,11 +76,11 @@ fn gone() -> Refusal {
 }
 
 impl Credentials {
-    /// Connections are handed to whoever has the other end of this from now on.
+    /// Connections are handed to whoever has the other end of this from now on. Calls when that is gone, and no other was given.
     ///
     /// # Errors
     /// It is no socket.
-    pub(crate) fn give(&self, link: OwnedFd) -> io::Result<()> {
+    pub(crate) fn give(&self, link: OwnedFd, ended: impl FnOnce() + 'static) -> io::Result<()> {
         let link = unix::net::UnixStream::from(link);
         link.set_nonblocking(true)?;
         let (read, write) = UnixStream::from_std(link)?.into_split();
@@ -88,6 +89,7 @@ impl Credentials {
             write: Mutex::new(write),
             waiting: Rc::clone(&waiting),
             is_broken: Cell::default(),
+            is_newest: Cell::new(true),
         });
         let heard = Rc::clone(&link);
         spawn_local(async move {
@@ -100,8 +102,13 @@ impl Credentials {
             let _ = rustix::net::shutdown(socket, Shutdown::Both);
             // Whoever waits is told by that.
             waiting.borrow_mut().clear();
+            if heard.is_newest.get() {
+                ended();
+            }
         });
-        *self.link.borrow_mut() = Some(link);
+        if let Some(before) = self.link.borrow_mut().replace(link) {
+            before.is_newest.set(false);
+        }
         Ok(())
     }
 
@@ -140,8 +147,6 @@ impl Credentials {
             Err(error) => Ok(Err(error)),
         };
         if !matches!(sent, Ok(Ok(()))) {
-            // What was begun to be said cannot be ended any more.
-            link.is_broken.set(true);
             return Err(gone());
         }
         drop(kept);
@@ -153,6 +158,7 @@ impl Link {
     async fn send(&self, frame: Vec<u8>, sockets: &[BorrowedFd<'_>]) -> io::Result<()> {
         let write = self.write.lock().await;
         let socket: &UnixStream = write.as_ref();
+        let mut whole = Whole { link: self, socket, is_begun: false };
         let mut gone = 0;
         while let Some(rest) = frame.get(gone..).filter(|rest| !rest.is_empty()) {
             let beside = if gone == 0 { sockets } else { &[] };
@@ -161,12 +167,36 @@ impl Link {
                 Ok(rights::send(socket.as_fd(), &[IoSlice::new(rest)], beside, SendFlags::DONTWAIT)?)
             });
             match sent {
-                Ok(count) => gone += count,
+                Ok(count) => {
+                    gone += count;
+                    whole.is_begun = gone < frame.len();
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(error) => return Err(error),
+                Err(error) => {
+                    whole.is_begun = true;
+                    return Err(error);
+                }
             }
         }
         Ok(())
+    }
+}
+
+/// A frame that is sent whole, or ends the link: whoever waits for it may be dropped at any time, and what comes behind half a frame
+/// would be read as its rest.
+struct Whole<'l> {
+    link: &'l Link,
+    socket: &'l UnixStream,
+    is_begun: bool,
+}
+
+impl Drop for Whole<'_> {
+    fn drop(&mut self) {
+        if self.is_begun {
+            self.link.is_broken.set(true);
+            // Its reader ends by that, and has another asked for.
+            let _ = rustix::net::shutdown(self.socket, Shutdown::Both);
+        }
     }
 }
 
@@ -205,5 +235,97 @@ async fn hear(read: &mut OwnedReadHalf, waiting: &Waiting) -> Result<(), FrameEr
             // Whoever waited may have given up.
             let _ = waits.send(Went { sent, received, refused });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{io::Read, os::unix::net::UnixStream as Socket};
+    use tokio::task::LocalSet;
+
+    async fn pair() -> (TcpStream, TcpStream) {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let ours = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        (ours, listener.accept().await.unwrap().0)
+    }
+
+    #[tokio::test]
+    async fn half_a_frame_ends_the_link_and_another_is_asked_for() {
+        LocalSet::new()
+            .run_until(async {
+                let credentials = Rc::new(Credentials::default());
+                let (one, mut reader) = Socket::pair().unwrap();
+                let (ended, has_ended) = oneshot::channel();
+                credentials.give(one.into(), move || ended.send(()).unwrap()).unwrap();
+                let (client, server) = pair().await;
+                // More than the socket takes while nobody reads.
+                let serving: Vec<_> = (0..8)
+                    .map(|_| {
+                        let (credentials, client, server) =
+                            (Rc::clone(&credentials), dup(&client), dup(&server));
+                        spawn_local(async move {
+                            credentials
+                                .serve(("a.org", 443), (vec![1; 100 << 10], ()), &client, &server)
+                                .await
+                                .map(drop)
+                        })
+                    })
+                    .collect();
+                tokio::time::sleep(Duration::from_millis(200)).await;
+                assert!(credentials.is_there().is_ok(), "the control");
+                // The policy ends all of them.
+                serving.iter().for_each(tokio::task::JoinHandle::abort);
+                timeout(Duration::from_secs(60), has_ended).await.unwrap().unwrap();
+                assert!(credentials.is_there().is_err());
+                reader.set_nonblocking(false).unwrap();
+                let mut said = Vec::new();
+                reader.read_to_end(&mut said).unwrap();
+                let mut rest = said.as_slice();
+                while let Some((header, behind)) = rest.split_first_chunk::<HEADER>() {
+                    let length = length(*header, MAX_TAKE).unwrap();
+                    let Some(body) = behind.get(..length) else { return };
+                    serde_json::from_slice::<Take>(body).unwrap();
+                    rest = &behind[length..];
+                }
+                panic!("all frames are whole");
+            })
+            .await;
+    }
+
+    #[tokio::test]
+    async fn no_other_link_is_asked_for_where_there_is_one() {
+        LocalSet::new()
+            .run_until(async {
+                let credentials = Credentials::default();
+                let asked = Rc::new(Cell::new(0));
+                let give = |link: Socket| {
+                    let asked = Rc::clone(&asked);
+                    credentials.give(link.into(), move || asked.set(asked.get() + 1)).unwrap();
+                };
+                let (one, reader) = Socket::pair().unwrap();
+                let (two, other) = Socket::pair().unwrap();
+                give(one);
+                give(two);
+                drop(reader);
+                for _ in 0..100 {
+                    tokio::task::yield_now().await;
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+                assert_eq!(asked.get(), 0);
+                assert!(credentials.is_there().is_ok());
+                drop(other);
+                let until = std::time::Instant::now() + Duration::from_secs(60);
+                while asked.get() == 0 && std::time::Instant::now() < until {
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+                assert_eq!(asked.get(), 1);
+            })
+            .await;
+    }
+
+    fn dup(socket: &TcpStream) -> TcpStream {
+        let socket = socket.as_fd().try_clone_to_owned().unwrap();
+        TcpStream::from_std(std::net::TcpStream::from(socket)).unwrap()
     }
 }

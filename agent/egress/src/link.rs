@@ -34,6 +34,8 @@ const CHUNK: usize = 16 << 10;
 #[derive(Default)]
 struct First {
     line: Cell<bool>,
+    /// The newest pair that is gone.
+    ended: Cell<Option<u64>>,
     counts: Cell<Option<EgressCounts>>,
     /// And what is over of them.
     complaints: RefCell<VecDeque<FromEgress>>,
@@ -44,6 +46,9 @@ impl First {
     fn next(&self) -> Option<FromEgress> {
         if self.line.take() {
             return Some(FromEgress::Line);
+        }
+        if let Some(id) = self.ended.take() {
+            return Some(FromEgress::LinkEnded { id });
         }
         let complaint = self.complaints.borrow_mut().pop_front();
         complaint.or_else(|| self.counts.take().map(FromEgress::Counts))
@@ -80,6 +85,7 @@ impl Link {
     pub(crate) fn say(&self, message: FromEgress) {
         match message {
             FromEgress::Line => self.first.line.set(true),
+            FromEgress::LinkEnded { id } => self.first.ended.set(Some(id)),
             FromEgress::Counts(counts) => self.first.counts.set(Some(counts)),
             complaint @ (FromEgress::Complaint(_) | FromEgress::Over(_)) => {
                 let mut complaints = self.first.complaints.borrow_mut();
@@ -190,7 +196,7 @@ impl Orders {
                 if let Some(body) = self.bytes.get(HEADER..wanted) {
                     let order = serde_json::from_slice(body).map_err(FrameError::Json)?;
                     self.bytes.drain(..wanted);
-                    let has_one = matches!(order, ToEgress::Line | ToEgress::Credentials);
+                    let has_one = matches!(order, ToEgress::Line | ToEgress::Credentials { .. });
                     let beside = has_one.then(|| self.descriptors.pop_front()).flatten();
                     return Ok(Some((order, beside)));
                 }

@@ -230,7 +230,11 @@ async fn work(
 }
 
 /// Does what the core says until it says stop, or is gone.
-async fn obey(worker: &Worker, mut orders: Orders, lines: mpsc::Sender<OwnedFd>) -> Result<(), FrameError> {
+async fn obey(
+    worker: &Rc<Worker>,
+    mut orders: Orders,
+    lines: mpsc::Sender<OwnedFd>,
+) -> Result<(), FrameError> {
     while let Some((order, beside)) = orders.next().await? {
         match order {
             ToEgress::Flow { id, flow } => worker.link.answered(id, flow),
@@ -240,7 +244,7 @@ async fn obey(worker: &Worker, mut orders: Orders, lines: mpsc::Sender<OwnedFd>)
                 Some(line) => drop(lines.send(line).await),
                 None => tracing::warn!("the daemon gives a line to the auditor, and there is none"),
             },
-            ToEgress::Credentials => match beside.map(|link| worker.credentials.give(link)) {
+            ToEgress::Credentials { id } => match beside.map(|link| give(worker, id, link)) {
                 Some(Ok(())) => {}
                 _ => {
                     tracing::warn!("the daemon gives a way to the container's credentials, and there is none")
@@ -254,6 +258,16 @@ async fn obey(worker: &Worker, mut orders: Orders, lines: mpsc::Sender<OwnedFd>)
         }
     }
     Ok(())
+}
+
+/// Has connections handed over there, and the core told when that is gone.
+fn give(worker: &Rc<Worker>, id: u64, link: OwnedFd) -> io::Result<()> {
+    let of = Rc::downgrade(worker);
+    worker.credentials.give(link, move || {
+        if let Some(worker) = of.upgrade() {
+            worker.link.say(FromEgress::LinkEnded { id });
+        }
+    })
 }
 
 fn serve_sockets(worker: &Rc<Worker>, sockets: Sockets, limits: confine::Limits) -> io::Result<()> {

@@ -4,7 +4,7 @@ use crate::{
     addresses::{Found, MOST_ADDRESSES, Not, is_granted, may_dial},
     asks::Questions,
     confine::Limits,
-    credentials::Credentials,
+    credentials::{Credentials, has},
     flow::Mover,
     link::Link,
     lookups::Lookups,
@@ -93,6 +93,8 @@ pub(crate) struct Passing {
     pub(crate) asked: bool,
     /// Its client asked a proxy for the address: no name led there.
     pub(crate) by_address: bool,
+    /// It ends where the host's credential is.
+    pub(crate) is_for_credential: bool,
     /// Of audit mode: why it would have been refused.
     pub(crate) would_deny: Rc<RefCell<Option<Refusal>>>,
 }
@@ -161,7 +163,8 @@ impl Policy {
     /// # Errors
     /// Why not.
     pub(crate) fn judge_passing(&self, passing: &Passing) -> Result<(), Refusal> {
-        let Passing { name, port, address, is_own, tcp, ech, asked, by_address, would_deny } = passing;
+        let Passing { name, port, address, is_own, tcp, ech, asked, .. } = passing;
+        let Passing { by_address, is_for_credential, would_deny, .. } = passing;
         if *by_address {
             return is_granted(&self.names, address.ip(), *port).map(drop);
         }
@@ -178,6 +181,11 @@ impl Policy {
         }
         if *ech && !self.names.options.ech {
             return Err(Refusal::new(EgressCause::Ech, "its ClientHello has an encrypted one in it"));
+        }
+        // Requests that go by rules and those that go by none do not change places in the middle of a connection.
+        if *is_for_credential != has(&self.names, name, *port) {
+            let reason = "the profile has a credential for it only since, or has none any more";
+            return Err(Refusal::new(EgressCause::NoCredential, reason));
         }
         would_deny.borrow().clone().map_or(Ok(()), Err)
     }
@@ -371,6 +379,10 @@ impl Drop for InUse<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ringfence_wire::{
+        credentials::{CredentialPlace, HostCredential, Otherwise},
+        egress::AddressRule,
+    };
 
     fn worker(granted: &[&str], descriptors: u64) -> Worker {
         let rule = |host: &&str| NameRule { host: (*host).to_owned(), port: None, tcp: false, rule: 0 };
@@ -385,6 +397,41 @@ mod tests {
             uploads: Vec::new(),
         };
         Worker::new(start, Link::new().0, Limits { memory: 512 << 20, descriptors }).unwrap()
+    }
+
+    #[test]
+    fn a_connection_ends_when_its_host_gets_a_credential_or_loses_it() {
+        let worker = worker(&["a.org"], 4096);
+        let passing = |is_for_credential| Passing {
+            name: "a.org".into(),
+            port: 443,
+            address: "192.0.2.1:443".parse().unwrap(),
+            is_own: false,
+            tcp: false,
+            ech: false,
+            asked: false,
+            is_for_credential,
+            would_deny: Rc::default(),
+        };
+        let credential = |port| HostCredential {
+            host: "a.org".into(),
+            port,
+            place: CredentialPlace::Bearer,
+            allow: Vec::new(),
+            otherwise: Otherwise::Refuse,
+        };
+        let address = AddressRule { net: "192.0.2.0/24".parse().unwrap(), port: None, allow: true };
+        let names =
+            |credentials| Names { addresses: vec![address], credentials, ..worker.policy().names.clone() };
+        let judged = |names, is_for_credential| {
+            let policy = Policy { names, audit: false, host_network: true };
+            policy.judge_passing(&passing(is_for_credential)).map_err(|refusal| refusal.cause)
+        };
+        assert_eq!(judged(names(vec![]), false), Ok(()));
+        assert_eq!(judged(names(vec![credential(8443)]), false), Ok(()), "at another port");
+        assert_eq!(judged(names(vec![credential(443)]), true), Ok(()));
+        assert_eq!(judged(names(vec![credential(443)]), false), Err(EgressCause::NoCredential));
+        assert_eq!(judged(names(vec![]), true), Err(EgressCause::NoCredential));
     }
 
     #[test]
