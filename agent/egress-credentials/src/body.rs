@@ -78,7 +78,7 @@ impl Masked {
                     Err(_) => continue,
                 },
                 Some(Err(error)) => return Poll::Ready(Some(Err(error))),
-                None => match self.pieces.finish() {
+                None => match self.pieces.finish(&self.mask) {
                     last if last.is_empty() => return Poll::Ready(None),
                     last => last,
                 },

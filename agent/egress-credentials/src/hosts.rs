@@ -10,6 +10,7 @@ use ringfence_wire::{
     egress::EgressCause,
 };
 use std::{cell::RefCell, rc::Rc, sync::Arc};
+use tokio::sync::watch;
 use zeroize::Zeroizing;
 
 /// Why a credential cannot be put in.
@@ -31,8 +32,6 @@ pub(crate) struct Host {
     pub(crate) rules: HostCredential,
     /// Where it is put, and what.
     pub(crate) value: (HeaderName, HeaderValue),
-    /// How it is kept from coming back.
-    pub(crate) mask: Arc<Mask>,
 }
 
 /// A secret's memory as a header's, without a copy.
@@ -56,9 +55,8 @@ impl Host {
         if secret.expose().len() < SHORTEST {
             return Err(Unfit::Short(rules.host));
         }
-        let mask = Arc::new(Mask::new(secret));
         let value = value(&rules.place, secret).map_err(|error| Unfit::Header(rules.host.clone(), error))?;
-        Ok(Self { rules, value, mask })
+        Ok(Self { rules, value })
     }
 }
 
@@ -85,12 +83,27 @@ fn value(place: &CredentialPlace, secret: &Secret) -> Result<(HeaderName, Header
 }
 
 /// All hosts, under the rules that are in force.
-#[derive(Default)]
-pub(crate) struct Hosts(RefCell<Vec<Rc<Host>>>);
+pub(crate) struct Hosts {
+    hosts: RefCell<Vec<Rc<Host>>>,
+    /// How all credentials are kept from coming back, whichever host answers: one may show what another was sent. What is taken out
+    /// of the rules is looked for as well.
+    pub(crate) mask: Arc<Mask>,
+    changed: watch::Sender<()>,
+}
 
 impl Hosts {
-    pub(crate) fn new(hosts: Vec<Host>) -> Self {
-        Self(RefCell::new(hosts.into_iter().map(Rc::new).collect()))
+    /// Hosts, each with its credential.
+    ///
+    /// # Errors
+    /// [`Unfit`].
+    pub(crate) fn new(hosts: Vec<(HostCredential, Secret)>) -> Result<Self, Unfit> {
+        let mask = Arc::new(Mask::new(hosts.iter().map(|(_, secret)| secret)));
+        let hosts = hosts.into_iter().map(|(rules, secret)| Host::new(rules, &secret).map(Rc::new));
+        Ok(Self {
+            hosts: RefCell::new(hosts.collect::<Result<_, _>>()?),
+            mask,
+            changed: watch::Sender::new(()),
+        })
     }
 
     /// A host at a port.
@@ -98,7 +111,7 @@ impl Hosts {
     /// # Errors
     /// It has no credential.
     pub(crate) fn find(&self, host: &str, port: u16) -> Result<Rc<Host>, Refusal> {
-        let hosts = self.0.borrow();
+        let hosts = self.hosts.borrow();
         let found = hosts.iter().find(|known| known.rules.host == host && known.rules.port == port);
         found.cloned().ok_or_else(|| {
             Refusal::new(
@@ -110,7 +123,7 @@ impl Hosts {
 
     /// Other rules. A host that is none of them has no credential any more; one that had none gets none.
     pub(crate) fn replace(&self, rules: &[HostCredential]) {
-        let mut hosts = self.0.borrow_mut();
+        let mut hosts = self.hosts.borrow_mut();
         let renewed = rules.iter().filter_map(|rules| {
             let same = |host: &&Rc<Host>| {
                 // Where another place is said, the value is another.
@@ -118,11 +131,17 @@ impl Hosts {
                     == (&rules.host, rules.port, &rules.place)
             };
             let host = hosts.iter().find(same)?;
-            let (value, mask) = (host.value.clone(), Arc::clone(&host.mask));
-            Some(Rc::new(Host { rules: rules.clone(), value, mask }))
+            Some(Rc::new(Host { rules: rules.clone(), value: host.value.clone() }))
         });
         let renewed = renewed.collect();
         *hosts = renewed;
+        drop(hosts);
+        self.changed.send_replace(());
+    }
+
+    /// Says when the rules are others.
+    pub(crate) fn changes(&self) -> watch::Receiver<()> {
+        self.changed.subscribe()
     }
 }
 
@@ -156,11 +175,12 @@ mod tests {
 
     #[test]
     fn other_rules_give_no_host_a_credential_that_it_had_not() {
-        let secret = Secret::from("secret-token".to_owned());
+        let secret = || Secret::from("secret-token".to_owned());
         let hosts = Hosts::new(vec![
-            Host::new(rules("a.org", CredentialPlace::Bearer), &secret).unwrap(),
-            Host::new(rules("b.org", CredentialPlace::Bearer), &secret).unwrap(),
-        ]);
+            (rules("a.org", CredentialPlace::Bearer), secret()),
+            (rules("b.org", CredentialPlace::Bearer), secret()),
+        ])
+        .unwrap();
         assert!(hosts.find("a.org", 443).is_ok() && hosts.find("a.org", 8443).is_err());
         let wider = HostCredential { otherwise: Otherwise::Pass, ..rules("a.org", CredentialPlace::Bearer) };
         let elsewhere = rules("b.org", CredentialPlace::basic("me").unwrap());

@@ -10,7 +10,7 @@
 //! | `server` | its other side: TLS to the server that the egress worker dialled |
 //! | `request`, `answer` | heads as they are written anew; pure |
 //! | `mask`, `body` | credentials in what servers send back |
-//! | `upgrade` | WebSockets |
+//! | `upgrade`, `frames` | WebSockets |
 //! | `stream` | sockets of which something was read already, and whose bytes are counted |
 //! | `refusal` | why something is refused, and how its client learns of it |
 //!
@@ -27,6 +27,7 @@ mod answer;
 mod authority;
 mod body;
 mod confine;
+mod frames;
 mod hosts;
 mod link;
 mod mask;

@@ -1,214 +1,192 @@
-//! Credentials in what servers send back: looked for as they are, percent-encoded, as hexadecimal digits, escaped as in JSON, and in
-//! base64 at each of its three alignments, which is how basic auth has them. What is found becomes asterisks, as many as it had bytes:
-//! lengths, and the frames of WebSockets, stay what they were. Pure.
+//! Credentials in what servers send back: looked for as they are, as hexadecimal digits, and in base64 at each of its three
+//! alignments, which is how basic auth has them; each byte of these in any of its [spellings](spelling). What is found becomes
+//! asterisks, as many as it had bytes: lengths, and the frames of WebSockets, stay what they were. Pure.
+//!
+//! Who reads an answer may have chosen its end, and sees when which bytes come. So how much waits for what is behind it follows from
+//! lengths alone, and from line ends, which no credential has; never from whether it could be a credential's beginning.
 
-use base64::engine::general_purpose::{STANDARD, URL_SAFE};
+mod spelling;
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
 use ringfence_credentials::Secret;
+use spelling::{BEGINNINGS, WIDEST, spelled};
 use zeroize::Zeroizing;
 
 /// What stands in the place of each byte.
 const MASKED: u8 = b'*';
-/// So many bytes that could be a credential's beginning wait for those behind them; fewer go on, and are worth nothing.
-const WAITING: usize = 4;
+/// No credential, in whatever spelling, goes beyond it.
+const LINE_END: u8 = b'\n';
 
-/// What is looked for, the longest first.
-pub(crate) struct Mask(Vec<Zeroizing<Vec<u8>>>);
+/// Bytes in the place of each of which another may stand, too: digits in capitals, base64's other alphabet.
+struct Pattern {
+    bytes: Zeroizing<Vec<(u8, u8)>>,
+    /// Most bytes that it is found as.
+    widest: usize,
+}
+
+/// What is looked for.
+pub(crate) struct Mask {
+    patterns: Vec<Pattern>,
+    /// What any of them can begin with.
+    beginnings: [bool; 256],
+    /// Most bytes that one of them is found as.
+    widest: usize,
+}
 
 impl Mask {
-    /// For one credential, of at least [`ringfence_wire::credentials::SHORTEST`] bytes.
-    pub(crate) fn new(secret: &Secret) -> Self {
-        let secret = secret.expose().as_bytes();
-        let mut patterns = vec![
-            Zeroizing::new(secret.to_vec()),
-            each(secret, |byte, out| percent(byte, out, b"0123456789ABCDEF")),
-            each(secret, |byte, out| percent(byte, out, b"0123456789abcdef")),
-            each(secret, |byte, out| hex(byte, out, b"0123456789ABCDEF")),
-            each(secret, |byte, out| hex(byte, out, b"0123456789abcdef")),
-            each(secret, |byte, out| escaped(byte, out, b"\"\\")),
-            each(secret, |byte, out| escaped(byte, out, b"\"\\/")),
-        ];
-        for alignment in 0..3 {
-            patterns
-                .extend([STANDARD, URL_SAFE].iter().map(|engine| inside_base64(secret, alignment, engine)));
+    /// For all credentials of a container, each of at least [`ringfence_wire::credentials::SHORTEST`] bytes.
+    pub(crate) fn new<'s>(secrets: impl IntoIterator<Item = &'s Secret>) -> Self {
+        let mut patterns = Vec::new();
+        for secret in secrets {
+            let secret = secret.expose().as_bytes();
+            patterns.push(Pattern::new(secret.len(), secret.iter().map(|byte| (*byte, *byte))));
+            let digits = secret.iter().flat_map(|byte| [byte >> 4, byte & 15]);
+            let digits =
+                digits.map(|digit| char::from_digit(digit.into(), 16).map_or(0, |digit| digit as u8));
+            patterns.push(Pattern::new(
+                secret.len() * 2,
+                digits.map(|digit| (digit, digit.to_ascii_uppercase())),
+            ));
+            for alignment in 0..3 {
+                let encoded = inside_base64(secret, alignment);
+                patterns
+                    .push(Pattern::new(encoded.len(), encoded.iter().map(|byte| (*byte, url_safe(*byte)))));
+            }
         }
-        patterns.sort_by(|a, b| b.len().cmp(&a.len()).then_with(|| a.cmp(b)));
-        patterns.dedup();
-        Self(patterns)
+        let mut beginnings = [false; 256];
+        let firsts = patterns
+            .iter()
+            .filter_map(|pattern| pattern.bytes.first())
+            .flat_map(|(one, other)| [*one, *other]);
+        for byte in firsts.chain(BEGINNINGS) {
+            if let Some(is_one) = beginnings.get_mut(usize::from(byte)) {
+                *is_one = true;
+            }
+        }
+        let widest = patterns.iter().map(|pattern| pattern.widest).max().unwrap_or_default();
+        Self { patterns, beginnings, widest }
     }
 
     /// Bytes without credentials. `None`: there are none.
     pub(crate) fn masked(&self, bytes: &[u8]) -> Option<Vec<u8>> {
-        let mut out = None;
-        for pattern in &self.0 {
-            for at in memchr::memmem::find_iter(bytes, pattern.as_slice()) {
-                let out: &mut Vec<u8> = out.get_or_insert_with(|| bytes.to_vec());
-                if let Some(found) = out.get_mut(at..at + pattern.len()) {
-                    found.fill(MASKED);
+        let mut covered = vec![false; bytes.len()];
+        self.cover(bytes, &mut covered);
+        covered.contains(&true).then(|| without(bytes, &covered))
+    }
+
+    /// Marks the bytes of credentials: of all of them, where they overlap.
+    fn cover(&self, bytes: &[u8], covered: &mut [bool]) {
+        let begins = |byte: &u8| self.beginnings.get(usize::from(*byte)).copied().unwrap_or_default();
+        for (from, _) in bytes.iter().enumerate().filter(|(_, byte)| begins(byte)) {
+            let text = bytes.get(from..).unwrap_or_default();
+            for length in self.patterns.iter().filter_map(|pattern| pattern.found_in(text)) {
+                if let Some(found) = covered.get_mut(from..from + length) {
+                    found.fill(true);
                 }
             }
         }
-        out
+    }
+}
+
+impl Pattern {
+    /// Of so many bytes: a vector that grows leaves copies behind.
+    fn new(length: usize, bytes: impl Iterator<Item = (u8, u8)>) -> Self {
+        let mut all = Zeroizing::new(Vec::with_capacity(length));
+        all.extend(bytes);
+        Self { widest: all.len() * WIDEST, bytes: all }
     }
 
-    /// How many bytes at the end could be the beginning of a credential, and have to wait.
-    fn undecided(&self, bytes: &[u8]) -> usize {
-        let longest = self.0.first().map_or(0, |longest| longest.len());
-        let from = bytes.len().saturating_sub(longest.saturating_sub(1));
-        let tails = (from..bytes.len()).filter_map(|at| bytes.get(at..));
-        let mut beginnings = tails.take_while(|tail| tail.len() >= WAITING).filter(|tail| {
-            self.0.iter().any(|pattern| pattern.len() > tail.len() && pattern.starts_with(tail))
-        });
-        beginnings.next().map_or(0, <[u8]>::len)
+    /// The most bytes at the beginning of a text that are it.
+    fn found_in(&self, text: &[u8]) -> Option<usize> {
+        // Where the bytes so far can end: a byte of an escape may be one of the credential's own.
+        let (mut ends, mut next) = (Vec::new(), Vec::new());
+        for (at, (one, other)) in self.bytes.iter().enumerate() {
+            // Nothing is allocated for a text that does not even begin so.
+            let before: &[usize] = if at == 0 { &[0] } else { &ends };
+            for end in before {
+                let rest = text.get(*end..).unwrap_or_default();
+                spelled(*one, rest, |length| next.push(end + length));
+                if other != one {
+                    spelled(*other, rest, |length| next.push(end + length));
+                }
+            }
+            if next.is_empty() {
+                return None;
+            }
+            next.sort_unstable();
+            next.dedup();
+            ends.clear();
+            std::mem::swap(&mut ends, &mut next);
+        }
+        ends.last().copied()
     }
 }
 
 /// Bytes that come in pieces.
 #[derive(Default)]
 pub(crate) struct Pieces {
-    /// The last that went out: too few to wait for.
-    gone: Vec<u8>,
     held: Vec<u8>,
+    /// Which of them are a credential's.
+    covered: Vec<bool>,
 }
 
 impl Pieces {
-    /// What may go out now.
+    /// What may go out now: up to the last line's end, and what is too far back for a credential that is not whole yet.
     pub(crate) fn push(&mut self, mask: &Mask, piece: &[u8]) -> Vec<u8> {
-        let mut all = std::mem::take(&mut self.gone);
-        let before = all.len();
-        all.append(&mut self.held);
-        all.extend_from_slice(piece);
-        let mut all = mask.masked(&all).unwrap_or(all);
-        self.held = all.split_off(all.len() - mask.undecided(&all).min(all.len() - before));
-        self.gone = all.get(all.len().saturating_sub(WAITING - 1)..).unwrap_or_default().to_vec();
-        all.drain(..before);
-        all
+        self.held.extend_from_slice(piece);
+        let line = self.held.iter().rposition(|byte| *byte == LINE_END).map_or(0, |at| at + 1);
+        let waits = mask.widest.saturating_sub(1);
+        // It is searched when so much more has come as waits anyway: a server may send a byte at a time.
+        let far = self.held.len() - waits.min(self.held.len());
+        let count = line.max(if far >= waits { far } else { 0 });
+        self.take(mask, count)
     }
 
-    /// What waited: nothing is behind it, so it is no credential.
-    pub(crate) fn finish(&mut self) -> Vec<u8> {
-        self.gone.clear();
-        std::mem::take(&mut self.held)
+    /// What waited: nothing is behind it.
+    pub(crate) fn finish(&mut self, mask: &Mask) -> Vec<u8> {
+        self.take(mask, self.held.len())
     }
 
     /// How many bytes wait.
     pub(crate) fn waiting(&self) -> usize {
         self.held.len()
     }
-}
 
-fn each(secret: &[u8], write: impl Fn(u8, &mut Vec<u8>)) -> Zeroizing<Vec<u8>> {
-    // Room for all of it at once: a vector that grows leaves copies behind.
-    let mut out = Zeroizing::new(Vec::with_capacity(secret.len() * 3));
-    secret.iter().for_each(|byte| write(*byte, &mut out));
-    out
-}
-
-fn percent(byte: u8, out: &mut Vec<u8>, digits: &[u8; 16]) {
-    if byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) {
-        out.push(byte);
-    } else {
-        out.push(b'%');
-        hex(byte, out, digits);
+    fn take(&mut self, mask: &Mask, count: usize) -> Vec<u8> {
+        if count == 0 {
+            return Vec::new();
+        }
+        self.covered.resize(self.held.len(), false);
+        mask.cover(&self.held, &mut self.covered);
+        let out = without(self.held.get(..count).unwrap_or_default(), &self.covered);
+        self.held.drain(..count);
+        self.covered.drain(..count);
+        out
     }
 }
 
-fn hex(byte: u8, out: &mut Vec<u8>, digits: &[u8; 16]) {
-    out.extend([byte >> 4, byte & 15].iter().filter_map(|digit| digits.get(usize::from(*digit))));
-}
-
-fn escaped(byte: u8, out: &mut Vec<u8>, which: &[u8]) {
-    if which.contains(&byte) {
-        out.push(b'\\');
-    }
-    out.push(byte);
+fn without(bytes: &[u8], covered: &[bool]) -> Vec<u8> {
+    bytes.iter().zip(covered).map(|(byte, covered)| if *covered { MASKED } else { *byte }).collect()
 }
 
 /// What base64 makes of a secret `alignment` bytes into a group of three, without the characters that its neighbours have a part in.
-fn inside_base64(secret: &[u8], alignment: usize, engine: &impl base64::Engine) -> Zeroizing<Vec<u8>> {
+fn inside_base64(secret: &[u8], alignment: usize) -> Zeroizing<Vec<u8>> {
     let mut padded = Zeroizing::new(vec![0; alignment]);
     padded.extend_from_slice(secret);
-    let encoded = Zeroizing::new(engine.encode(&*padded));
+    let encoded = Zeroizing::new(STANDARD.encode(&*padded));
     let from = alignment + usize::from(alignment > 0);
     let whole = padded.len() * 8 / 6;
     Zeroizing::new(encoded.as_bytes().get(from..whole).unwrap_or_default().to_vec())
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use base64::Engine as _;
-    use proptest::prelude::*;
-
-    const KEY: &str = "ghp/a+b=c d\"%1234567890";
-
-    fn mask() -> Mask {
-        Mask::new(&Secret::from(KEY.to_owned()))
-    }
-
-    #[test]
-    fn every_spelling_is_found_and_no_length_changes() {
-        let hex = |upper: bool| {
-            KEY.bytes()
-                .map(|b| if upper { format!("{b:02X}") } else { format!("{b:02x}") })
-                .collect::<String>()
-        };
-        for hidden in [
-            KEY.to_owned(),
-            "ghp%2Fa%2Bb%3Dc%20d%22%251234567890".to_owned(),
-            "ghp%2fa%2bb%3dc%20d%22%251234567890".to_owned(),
-            hex(true),
-            hex(false),
-            KEY.replace('"', "\\\""),
-            KEY.replace('"', "\\\"").replace('/', "\\/"),
-            STANDARD.encode(KEY),
-            STANDARD.encode(format!("u:{KEY}")),
-            STANDARD.encode(format!("us:{KEY}")),
-            STANDARD.encode(format!("user:{KEY}")),
-            URL_SAFE.encode(format!("??{KEY}>>")),
-        ] {
-            let text = format!("before {hidden} after");
-            let masked = String::from_utf8(mask().masked(text.as_bytes()).expect(&hidden)).unwrap();
-            assert_eq!(masked.len(), text.len(), "{masked}");
-            assert!(masked.starts_with("before ") && masked.ends_with(" after"), "{masked}");
-            assert!(!masked.contains("1234567890") && !masked.contains(&hidden[6..14]), "{masked}");
-        }
-        assert_eq!(mask().masked(b"ghp/a+b=c d and 1234567890"), None, "the control");
-    }
-
-    #[test]
-    fn a_piece_waits_only_for_what_could_become_one() {
-        let (mask, mut pieces) = (mask(), Pieces::default());
-        assert_eq!(pieces.push(&mask, b"data: ghp"), b"data: ghp", "too little to wait for");
-        assert_eq!(
-            pieces.push(&mask, b"/a+b=c d\"%1234567890!"),
-            b"********************!",
-            "and known all the same"
-        );
-        assert_eq!(pieces.push(&mask, b"x ghp/a"), b"x ");
-        assert_eq!(pieces.waiting(), 5);
-        assert_eq!(pieces.push(&mask, b"bc"), b"ghp/abc");
-        assert_eq!(pieces.push(&mask, b"ghp/a+b"), b"");
-        assert_eq!(pieces.finish(), b"ghp/a+b");
-    }
-
-    proptest! {
-        #[test]
-        fn however_it_is_cut_no_more_than_its_beginning_goes_out(cuts in proptest::collection::vec(1usize..70, 0..20), times in 1usize..4) {
-            let mask = mask();
-            let text = format!("ghp ghp/a {KEY}{KEY} ghp/a+{}: {KEY}", STANDARD.encode(KEY)).repeat(times);
-            let (mut pieces, mut out, mut rest) = (Pieces::default(), Vec::new(), text.as_bytes());
-            for cut in cuts {
-                let (piece, behind) = rest.split_at(cut.min(rest.len()));
-                out.extend(pieces.push(&mask, piece));
-                rest = behind;
-            }
-            out.extend(pieces.push(&mask, rest));
-            out.extend(pieces.finish());
-            prop_assert_eq!(out.len(), text.len());
-            prop_assert!(mask.masked(&out).is_none());
-            let whole = mask.masked(text.as_bytes()).unwrap();
-            let differing = out.iter().zip(&whole).filter(|(a, b)| a != b).count();
-            prop_assert!(differing <= (WAITING - 1) * 4 * times, "{}", String::from_utf8_lossy(&out));
-        }
+/// The same in base64's other alphabet.
+fn url_safe(byte: u8) -> u8 {
+    match byte {
+        b'+' => b'-',
+        b'/' => b'_',
+        same => same,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -4,8 +4,8 @@ use crate::{hosts::Host, refusal::Refusal};
 use hyper::{
     HeaderMap, Method, Request, Uri, Version,
     header::{
-        ACCEPT_ENCODING, AUTHORIZATION, CONNECTION, CONTENT_LENGTH, EXPECT, HOST, HeaderName, HeaderValue,
-        IF_RANGE, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, RANGE, SEC_WEBSOCKET_EXTENSIONS, TE, TRAILER,
+        ACCEPT_CHARSET, ACCEPT_ENCODING, CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, HOST, HeaderName,
+        HeaderValue, IF_RANGE, PROXY_AUTHENTICATE, RANGE, SEC_WEBSOCKET_EXTENSIONS, TE, TRAILER,
         TRANSFER_ENCODING, UPGRADE,
     },
     http::request::Parts,
@@ -18,13 +18,38 @@ const OF_CONNECTION: [HeaderName; 8] =
 /// The same, that have no constant.
 const OLD: [&str; 3] = ["keep-alive", "proxy-connection", "http2-settings"];
 /// Headers that some servers take a request's method or target from, in the place of what was judged.
-const OVERRIDING: [&str; 6] = [
+const OVERRIDING: [&str; 13] = [
+    "x-forwarded-method",
+    "x-forwarded-path",
+    "x-forwarded-uri",
+    "x-forwarded-url",
     "x-http-method",
     "x-http-method-override",
+    "x-method",
     "x-method-override",
-    "x-original-url",
-    "x-rewrite-url",
+    "x-original-method",
     "x-original-uri",
+    "x-original-url",
+    "x-rewrite-uri",
+    "x-rewrite-url",
+];
+/// Headers that have credentials at one server or another: a client has none of its own where the host's is.
+const CREDENTIALS: [&str; 15] = [
+    "api-key",
+    "apikey",
+    "authorization",
+    "deploy-token",
+    "job-token",
+    "private-token",
+    "proxy-authorization",
+    "x-access-token",
+    "x-amz-security-token",
+    "x-api-key",
+    "x-auth-key",
+    "x-auth-token",
+    "x-gitlab-token",
+    "x-jfrog-art-api",
+    "x-vault-token",
 ];
 /// Ports that a `Host` need not name.
 const HTTPS: u16 = 443;
@@ -34,17 +59,27 @@ const HTTPS: u16 = 443;
 pub(crate) struct Anew {
     pub(crate) head: Request<()>,
     /// It has the credential.
-    #[cfg(test)]
     pub(crate) has_credential: bool,
     /// It asks for a WebSocket.
     pub(crate) is_upgrade: bool,
+}
+
+/// How long a request's body is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Length {
+    /// There is none.
+    None,
+    /// So long as the client said.
+    Known,
+    /// It comes in chunks.
+    Unknown,
 }
 
 /// A request as it goes on to the server.
 ///
 /// # Errors
 /// It does not.
-pub(crate) fn anew(request: &Parts, host: &Host) -> Result<Anew, Refusal> {
+pub(crate) fn anew(request: &Parts, body: Length, host: &Host) -> Result<Anew, Refusal> {
     let rules = &host.rules;
     is_for(request, &rules.host, rules.port)?;
     if let Some(name) = request.headers.keys().find(|name| is_among(name, &OVERRIDING)) {
@@ -67,8 +102,12 @@ pub(crate) fn anew(request: &Parts, host: &Host) -> Result<Anew, Refusal> {
     }
     let is_upgrade = is_upgrade(request);
     let mut headers = kept(&request.headers);
-    for name in [AUTHORIZATION, PROXY_AUTHORIZATION, host.value.0.clone()] {
-        remove(&mut headers, name.as_str());
+    for name in CREDENTIALS.into_iter().chain([host.value.0.as_str()]) {
+        remove(&mut headers, name);
+    }
+    if has_credential {
+        // A session of somebody's beside it could be what the server goes by.
+        remove(&mut headers, COOKIE.as_str());
     }
     let authority = match rules.port {
         HTTPS => rules.host.clone(),
@@ -81,10 +120,18 @@ pub(crate) fn anew(request: &Parts, host: &Host) -> Result<Anew, Refusal> {
         headers.insert(UPGRADE, HeaderValue::from_static("websocket"));
     }
     // What comes back is searched, also of requests without: nothing may hide in it, and no piece be asked for alone.
-    for name in [ACCEPT_ENCODING, RANGE, IF_RANGE, SEC_WEBSOCKET_EXTENSIONS] {
+    for name in [ACCEPT_CHARSET, ACCEPT_ENCODING, RANGE, IF_RANGE, SEC_WEBSOCKET_EXTENSIONS] {
         remove(&mut headers, name.as_str());
     }
     headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+    match body {
+        // hyper says nothing of a body that is not there, and some servers ask for its length all the same.
+        Length::None if [Method::GET, Method::HEAD, Method::OPTIONS, Method::DELETE].contains(method) => {}
+        Length::None => drop(headers.insert(CONTENT_LENGTH, HeaderValue::from_static("0"))),
+        Length::Known => {}
+        // Nor does it send one with these methods, unless it is told to.
+        Length::Unknown => drop(headers.insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"))),
+    }
     if has_credential {
         let (name, value) = host.value.clone();
         headers.insert(name, value);
@@ -94,12 +141,7 @@ pub(crate) fn anew(request: &Parts, host: &Host) -> Result<Anew, Refusal> {
     *head.uri_mut() = text.parse::<Uri>().map_err(|_| malformed("the request's target is none"))?;
     *head.version_mut() = Version::HTTP_11;
     *head.headers_mut() = headers;
-    Ok(Anew {
-        head,
-        #[cfg(test)]
-        has_credential,
-        is_upgrade,
-    })
+    Ok(Anew { head, has_credential, is_upgrade })
 }
 
 /// Whether it is for the host that was judged, and that the credential is for.
@@ -149,9 +191,10 @@ pub(crate) fn kept(headers: &HeaderMap) -> HeaderMap {
     kept
 }
 
-/// Whether it is a header of this name to any server: to some a line below is a hyphen.
-fn is_one(name: &HeaderName, of: &str) -> bool {
-    name == of || (name.as_str().contains('_') && name.as_str().replace('_', "-") == of)
+/// Whether it is a header of this name to any server: to some all that is neither a letter nor a digit is the same (CGI).
+pub(crate) fn is_one(name: &HeaderName, of: &str) -> bool {
+    let folded = |byte: u8| if byte.is_ascii_alphanumeric() { byte.to_ascii_lowercase() } else { b'-' };
+    name.as_str().len() == of.len() && name.as_str().bytes().map(folded).eq(of.bytes())
 }
 
 fn is_among(name: &HeaderName, of: &[&str]) -> bool {
@@ -159,7 +202,7 @@ fn is_among(name: &HeaderName, of: &[&str]) -> bool {
 }
 
 /// Takes every header of this name out.
-fn remove(headers: &mut HeaderMap, of: &str) {
+pub(crate) fn remove(headers: &mut HeaderMap, of: &str) {
     let names: Vec<HeaderName> = headers.keys().filter(|name| is_one(name, of)).cloned().collect();
     for name in names {
         headers.remove(name);
@@ -200,7 +243,8 @@ mod tests {
     }
 
     fn written(head: &str, host: &Host) -> (String, bool) {
-        let anew = anew(&parts(head), host).unwrap_or_else(|refusal| panic!("{head}: {refusal:?}"));
+        let anew =
+            anew(&parts(head), Length::Known, host).unwrap_or_else(|refusal| panic!("{head}: {refusal:?}"));
         let mut lines: Vec<String> = anew
             .head
             .headers()
@@ -212,7 +256,7 @@ mod tests {
     }
 
     fn refused(head: &str) -> EgressCause {
-        anew(&parts(head), &refusing()).unwrap_err().cause
+        anew(&parts(head), Length::Known, &refusing()).unwrap_err().cause
     }
 
     #[test]
@@ -242,12 +286,43 @@ mod tests {
     }
 
     #[test]
+    fn a_credential_of_the_client_s_own_goes_nowhere() {
+        let passing = host(CredentialPlace::Bearer, Otherwise::Pass);
+        let own = "PRIVATE-TOKEN: x\nJob-Token: x\nX-Api-Key: x\nX-Auth-Token: x\nprivate.token: x\naccept-charset: utf-16\nCookie: a=b";
+        let (head, _) = written(&format!("GET /other\n{own}"), &passing);
+        assert_eq!(head, "GET /other | accept-encoding: identity | cookie: a=b | host: a.org");
+        let (head, has) = written(&format!("GET /repos/x\n{own}"), &passing);
+        assert!(has);
+        assert_eq!(
+            head,
+            "GET /repos/x | accept-encoding: identity | authorization: Bearer secret-token-1 | host: a.org"
+        );
+    }
+
+    #[test]
+    fn the_length_of_a_body_is_said_where_servers_ask_for_it() {
+        let of = |line: &str, length| {
+            let anew = anew(&parts(line), length, &refusing()).unwrap();
+            let value = |name| anew.head.headers().get(name).map(|value| value.to_str().unwrap().to_owned());
+            (value(CONTENT_LENGTH), value(TRANSFER_ENCODING))
+        };
+        assert_eq!(of("POST /a", Length::None), (Some("0".into()), None));
+        assert_eq!(of("GET /repos/x", Length::None), (None, None));
+        assert_eq!(of("POST /a", Length::Known), (None, None), "hyper says it");
+        assert_eq!(of("GET /repos/x", Length::Unknown), (None, Some("chunked".into())));
+    }
+
+    #[test]
     fn what_another_server_could_take_for_another_request_is_refused() {
         for head in [
             "TRACE /repos/x",
             "GET /repos/x\nX-HTTP-Method-Override: DELETE",
             "GET /repos/x\nx_http_method_override: DELETE",
             "GET /repos/x\nX-Original-URL: /admin",
+            "GET /repos/x\nX-Forwarded-Method: DELETE",
+            "GET /repos/x\nX-Forwarded-URI: /admin",
+            "GET /repos/x\nx-http-method.override: DELETE",
+            "GET /repos/x\nx!original~url: /admin",
         ] {
             assert_eq!(refused(head), EgressCause::NoRule, "{head}");
         }
@@ -265,8 +340,11 @@ mod tests {
         }
         let mut none = parts("GET /repos/x");
         none.headers.remove(HOST);
-        assert_eq!(anew(&none, &refusing()).unwrap_err().cause, EgressCause::OtherName);
-        assert!(anew(&parts("GET /repos/x\nHost: A.org:443"), &refusing()).is_ok(), "the control");
+        assert_eq!(anew(&none, Length::Known, &refusing()).unwrap_err().cause, EgressCause::OtherName);
+        assert!(
+            anew(&parts("GET /repos/x\nHost: A.org:443"), Length::None, &refusing()).is_ok(),
+            "the control"
+        );
     }
 
     #[test]
@@ -293,7 +371,7 @@ mod tests {
             head,
             "GET /repos/x | accept-encoding: identity | authorization: Bearer secret-token-1 | connection: upgrade | host: a.org | sec-websocket-key: k | upgrade: websocket"
         );
-        assert!(anew(&parts(ask), &refusing()).unwrap().is_upgrade);
+        assert!(anew(&parts(ask), Length::None, &refusing()).unwrap().is_upgrade);
     }
 
     #[test]
@@ -302,6 +380,6 @@ mod tests {
         host.rules.port = 8443;
         let (head, _) = written("GET /repos/x\nHost: a.org:8443", &host);
         assert!(head.ends_with("host: a.org:8443"), "{head}");
-        assert!(anew(&parts("GET /repos/x\nHost: a.org"), &host).is_err());
+        assert!(anew(&parts("GET /repos/x\nHost: a.org"), Length::None, &host).is_err());
     }
 }

@@ -4,16 +4,16 @@ use crate::{
     answer::{self, Asked},
     authority::Authority,
     body::{Forwarded, Sent},
-    hosts::{Host, Hosts},
+    hosts::Hosts,
     refusal::Refusal,
-    request::{self, Anew},
+    request::{self, Anew, Length},
     server,
     stream::{Counts, Said},
     upgrade,
 };
 use hyper::{
-    Request, Response, body::Incoming, client::conn::http1::SendRequest, server::conn::http1,
-    service::service_fn,
+    Request, Response, body::Body as _, body::Incoming, client::conn::http1::SendRequest,
+    http::request::Parts, server::conn::http1, service::service_fn,
 };
 use hyper_util::rt::{TokioIo, TokioTimer};
 use ringfence_wire::{credentials::TakenRefusal, egress::EgressCause};
@@ -25,7 +25,7 @@ use std::{
     pin::pin,
     rc::Rc,
     sync::Arc,
-    time::Duration,
+    time::{Duration, Instant},
 };
 use tokio::{
     net::TcpStream,
@@ -39,6 +39,8 @@ use tokio_rustls::TlsAcceptor;
 const HANDSHAKE: Duration = Duration::from_secs(15);
 /// How long a request's head may take, and a connection rest between two.
 const HEAD: Duration = Duration::from_secs(60);
+/// Who does not trust a certificate, and says nothing of it, leaves within this.
+const AT_ONCE: Duration = Duration::from_secs(1);
 /// Bytes of a request's head.
 const LONGEST_HEAD: usize = 64 << 10;
 /// Headers of a request.
@@ -167,6 +169,7 @@ impl Connection {
             .serve_connection(TokioIo::new(tls), service)
             .with_upgrades();
         let mut served = pin!(served);
+        let began = Instant::now();
         let ended = tokio::select! {
             ended = &mut served => ended,
             () = gone.notified() => {
@@ -177,7 +180,8 @@ impl Connection {
         let alert = ended.as_ref().err().and_then(|error| alert_in(error));
         match (alert, self.requests.get()) {
             (Some(alert), 0) => Err(untrusting(&format!("it said {alert:?}"))),
-            (None, 0) => {
+            // Later it may have changed its mind, or connected before it had anything to ask.
+            (None, 0) if began.elapsed() < AT_ONCE => {
                 Err(untrusting("it closed the connection after the handshake, and asked for nothing"))
             }
             _ => {
@@ -191,7 +195,7 @@ impl Connection {
 
     async fn answer(self: Rc<Self>, request: Request<Incoming>) -> Result<Response<Sent>, Failure> {
         self.requests.set(self.requests.get() + 1);
-        match self.forward(request).await {
+        match Rc::clone(&self).forward(request).await {
             Ok(answer) => Ok(answer),
             Err(Unanswered::Refused(refusal)) => {
                 self.keep(&refusal);
@@ -202,19 +206,24 @@ impl Connection {
         }
     }
 
-    async fn forward(&self, mut request: Request<Incoming>) -> Result<Response<Sent>, Unanswered> {
-        // Rules may have changed since the last request.
-        let host = self.shared.hosts.find(&self.host, self.port)?;
+    async fn forward(self: Rc<Self>, mut request: Request<Incoming>) -> Result<Response<Sent>, Unanswered> {
         let on_client = hyper::upgrade::on(&mut request);
         let (parts, body) = request.into_parts();
-        let Anew { head, is_upgrade, .. } = request::anew(&parts, &host)?;
-        let asked = Asked { method: head.method().clone(), is_upgrade };
+        let length = match (body.is_end_stream(), body.size_hint().exact()) {
+            (true, _) => Length::None,
+            (false, Some(_)) => Length::Known,
+            (false, None) => Length::Unknown,
+        };
+        let Anew { head, has_credential, is_upgrade } = self.judge(&parts, length)?;
+        let asked = Asked { method: head.method().clone(), is_upgrade, has_credential };
         let answered = {
             let mut server = self.server.lock().await;
             let sender = self.open(&mut server).await?;
             sender.ready().await.map_err(Unanswered::Gone)?;
             sender.send_request(head.map(|()| Forwarded(body)))
         };
+        // Whoever asked for a WebSocket is judged again when rules change.
+        let asking = is_upgrade.then_some(parts);
         let mut answer = answered.await.map_err(|error| {
             if error.is_parse() {
                 let reason = format!("the server does not answer in HTTP/1.1: {error}");
@@ -224,14 +233,15 @@ impl Connection {
         })?;
         let on_server = is_upgrade.then(|| hyper::upgrade::on(&mut answer));
         let (parts, body) = answer.into_parts();
-        let head = answer::anew(&parts, &asked, &host.mask)?;
+        let mask = &self.shared.hosts.mask;
+        let head = answer::anew(&parts, &asked, mask)?;
         if head.status() == hyper::StatusCode::SWITCHING_PROTOCOLS {
-            if let Some(on_server) = on_server {
-                self.join(host, on_client, on_server);
+            if let (Some(on_server), Some(asking)) = (on_server, asking) {
+                self.join(asking, on_client, on_server);
             }
             return Ok(head.map(|()| Sent::nothing()));
         }
-        Ok(head.map(|()| Sent::masked(body, Arc::clone(&host.mask))))
+        Ok(head.map(|()| Sent::masked(body, Arc::clone(mask))))
     }
 
     /// The server, with which TLS is spoken once there is a request.
@@ -265,18 +275,47 @@ impl Connection {
         }
     }
 
-    /// Has bytes go both ways, once both sides are told.
-    fn join(&self, host: Rc<Host>, client: hyper::upgrade::OnUpgrade, server: hyper::upgrade::OnUpgrade) {
+    /// Has bytes go both ways, once both sides are told, for as long as the rules allow what was asked.
+    fn join(
+        self: &Rc<Self>,
+        asking: Parts,
+        client: hyper::upgrade::OnUpgrade,
+        server: hyper::upgrade::OnUpgrade,
+    ) {
+        let connection = Rc::clone(self);
+        let mut changes = self.shared.hosts.changes();
         self.tasks.borrow_mut().spawn_local(async move {
-            match tokio::try_join!(client, server) {
-                Ok((client, server)) => {
-                    if let Err(error) = upgrade::join(client, server, &host.mask).await {
-                        tracing::debug!("a WebSocket broke: {error}");
+            let joined = async {
+                match tokio::try_join!(client, server) {
+                    Ok((client, server)) => {
+                        if let Err(error) = upgrade::join(client, server, &connection.shared.hosts.mask).await
+                        {
+                            tracing::debug!("a WebSocket broke: {error}");
+                        }
+                    }
+                    Err(error) => tracing::debug!("no WebSocket: {error}"),
+                }
+            };
+            let revoked = async {
+                while changes.changed().await.is_ok() {
+                    if connection.judge(&asking, Length::None).is_err() {
+                        return;
                     }
                 }
-                Err(error) => tracing::debug!("no WebSocket: {error}"),
+            };
+            tokio::select! {
+                () = joined => {}
+                () = revoked => {
+                    let reason = "the profile was changed, and does not allow this WebSocket any more";
+                    connection.keep(&Refusal::new(EgressCause::Revoked, reason));
+                }
             }
         });
+    }
+
+    /// A request as it goes on by the rules that are in force.
+    fn judge(&self, parts: &Parts, length: Length) -> Result<Anew, Refusal> {
+        request::anew(parts, length, &*self.shared.hosts.find(&self.host, self.port)?)
     }
 }
 

@@ -1,7 +1,6 @@
-//! WebSockets: bytes both ways, those of the server without credentials. A server's frames are not masked by the protocol, and were
-//! not compressed, as nobody asked for that; what is replaced has the same length.
+//! WebSockets: bytes both ways, those of the server without credentials.
 
-use crate::mask::{Mask, Pieces};
+use crate::{frames::Frames, mask::Mask};
 use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
 use std::io;
@@ -22,12 +21,15 @@ pub(crate) async fn join(client: Upgraded, server: Upgraded, mask: &Mask) -> io:
         to_server.shutdown().await
     };
     let back = async {
-        let (mut chunk, mut pieces) = (vec![0; CHUNK], Pieces::default());
+        let (mut chunk, mut frames) = (vec![0; CHUNK], Frames::default());
         loop {
             let count = from_server.read(&mut chunk).await?;
             let piece = match count {
-                0 => pieces.finish(),
-                _ => pieces.push(mask, chunk.get(..count).unwrap_or_default()),
+                0 => frames.finish(mask),
+                _ => {
+                    let read = chunk.get(..count).unwrap_or_default();
+                    frames.push(mask, read).map_err(io::Error::other)?
+                }
             };
             to_client.write_all(&piece).await?;
             to_client.flush().await?;
