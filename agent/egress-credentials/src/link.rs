@@ -11,8 +11,8 @@ use ringfence_wire::{
     frame::{FrameError, HEADER, framed, length},
     rights,
 };
-use rustix::net::RecvFlags;
-use serde::de::DeserializeOwned;
+use rustix::net::{AddressFamily, RecvFlags, ReturnFlags, SocketType, sockopt};
+use serde::{Serialize, de::DeserializeOwned};
 use std::{
     collections::VecDeque,
     io, net,
@@ -93,8 +93,11 @@ impl Messages {
         let mut chunk = [0; CHUNK];
         let socket = self.socket.as_ref();
         let received = socket.try_io(Interest::READABLE, || {
-            Ok(rights::receive(socket.as_fd(), &mut chunk, RecvFlags::DONTWAIT)?)
+            Ok(rights::receive_all(socket.as_fd(), &mut chunk, RecvFlags::DONTWAIT)?)
         })?;
+        if received.flags.contains(ReturnFlags::CTRUNC) {
+            return Err(io::Error::other("more descriptors than there is room for"));
+        }
         self.bytes.extend_from_slice(chunk.get(..received.bytes).unwrap_or_default());
         self.descriptors.extend(received.descriptors);
         Ok(received.bytes)
@@ -108,9 +111,9 @@ impl Messages {
 pub(crate) async fn connections(shared: Rc<Shared>, link: OwnedFd) -> Result<(), FrameError> {
     let link = unix::net::UnixStream::from(link);
     link.set_nonblocking(true).map_err(FrameError::Io)?;
-    let (read, write) = UnixStream::from_std(link).map_err(FrameError::Io)?.into_split();
+    let (read, to_worker) = UnixStream::from_std(link).map_err(FrameError::Io)?.into_split();
     let mut messages = Messages::new(read, MAX_TAKE);
-    let (tell, told) = mpsc::channel(MOST_CONNECTIONS);
+    let (tell, mut told) = mpsc::channel(MOST_CONNECTIONS);
     let mut taken: JoinSet<()> = JoinSet::new();
     let hears = async {
         while let Some(Take { id, host, port, said }) = messages.next().await? {
@@ -141,9 +144,16 @@ pub(crate) async fn connections(shared: Rc<Shared>, link: OwnedFd) -> Result<(),
         }
         Ok(())
     };
+    let tells = async {
+        let mut socket = to_worker;
+        while let Some(message) = told.recv().await {
+            write(&mut socket, &message).await?;
+        }
+        io::Result::Ok(())
+    };
     tokio::select! {
         heard = hears => heard,
-        written = write_all(write, told) => written.map_err(FrameError::from_io),
+        written = tells => written.map_err(FrameError::from_io),
     }
 }
 
@@ -152,17 +162,54 @@ fn over(id: u64, went: Went) -> FromLink {
     FromLink::Over { id, sent, received, refused: went.refused }
 }
 
+/// A connected TCP socket, and nothing else that would be waited for in the same way.
 fn socket(descriptor: OwnedFd) -> Result<TcpStream, FrameError> {
+    if !is_connection(&descriptor).map_err(|errno| FrameError::Io(errno.into()))? {
+        return Err(FrameError::Io(io::Error::other("a connection that is none")));
+    }
     let socket = net::TcpStream::from(descriptor);
     socket.set_nonblocking(true).map_err(FrameError::Io)?;
     let _ = socket.set_nodelay(true);
     TcpStream::from_std(socket).map_err(FrameError::Io)
 }
 
-async fn write_all(mut socket: OwnedWriteHalf, mut told: mpsc::Receiver<FromLink>) -> io::Result<()> {
+fn is_connection(socket: &OwnedFd) -> rustix::io::Result<bool> {
+    let is_inet = matches!(sockopt::socket_domain(socket)?, AddressFamily::INET | AddressFamily::INET6);
+    let is_stream = sockopt::socket_type(socket)? == SocketType::STREAM;
+    Ok(is_inet && is_stream && !sockopt::socket_acceptconn(socket)?)
+}
+
+/// Writes what is to be told until there is nobody to tell it.
+///
+/// # Errors
+/// The other end is gone.
+pub(crate) async fn write_all<T: Serialize>(
+    mut socket: OwnedWriteHalf,
+    mut told: mpsc::UnboundedReceiver<T>,
+) -> io::Result<()> {
     while let Some(message) = told.recv().await {
-        let body = serde_json::to_vec(&message)?;
-        socket.write_all(&framed(&body).map_err(io::Error::other)?).await?;
+        write(&mut socket, &message).await?;
     }
     Ok(())
+}
+
+async fn write(socket: &mut OwnedWriteHalf, message: &impl Serialize) -> io::Result<()> {
+    let body = serde_json::to_vec(message)?;
+    socket.write_all(&framed(&body).map_err(io::Error::other)?).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_connections_are_taken() {
+        let listener = net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let connected = net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        assert_eq!(is_connection(&connected.into()), Ok(true), "the control");
+        assert_eq!(is_connection(&listener.into()), Ok(false));
+        assert_eq!(is_connection(&unix::net::UnixStream::pair().unwrap().0.into()), Ok(false));
+        assert_eq!(is_connection(&net::UdpSocket::bind("127.0.0.1:0").unwrap().into()), Ok(false));
+        assert!(is_connection(&io::pipe().unwrap().0.into()).is_err());
+    }
 }

@@ -3,8 +3,8 @@
 use crate::{
     authority::{self, Authority},
     confine,
-    hosts::{Host, Hosts, Unfit},
-    link::{Messages, connections},
+    hosts::{Hosts, Unfit},
+    link::{Messages, connections, write_all},
     refusal::printable,
     server,
     taken::Shared,
@@ -17,7 +17,10 @@ use ringfence_base::{error::chain, precedence};
 use ringfence_credentials::Secret;
 use ringfence_wire::{
     conn::Conn,
-    credentials::{CredentialsStart, FromCredentials, MAX_CERTIFICATE, MAX_HOSTS, MAX_ORDER, ToCredentials},
+    credentials::{
+        CredentialsStart, FromCredentials, MAX_HOSTS, MAX_ORDER, NotACertificate, OtherSecrets,
+        ToCredentials, assigned,
+    },
     frame::FrameError,
 };
 use rustix::fs::{SeekFrom, seek};
@@ -30,7 +33,7 @@ use std::{
     rc::Rc,
     time::Duration,
 };
-use tokio::task::LocalSet;
+use tokio::{sync::mpsc, task::LocalSet};
 
 /// How long the core may take for each of its first messages.
 const START_TIME: Duration = Duration::from_secs(10);
@@ -60,8 +63,13 @@ pub enum Error {
     #[error("cannot make a certificate authority for the container")]
     Authority(#[from] authority::Error),
     /// Too many hosts.
-    #[error("the certificate of the container's authority is too long: give fewer hosts credentials")]
-    TooLong,
+    #[error(
+        "the certificate of the container's authority is none that programs are given: give fewer hosts credentials"
+    )]
+    TooLong(#[from] NotACertificate),
+    /// Credentials of other hosts.
+    #[error("the credentials are not those of the profile's hosts; start the container again")]
+    Other(#[from] OtherSecrets),
     /// The sandbox.
     #[error(transparent)]
     Confine(#[from] confine::Error),
@@ -108,24 +116,37 @@ pub fn run() -> Result<(), Error> {
 fn serve(core: &UnixStream) -> Result<(), Error> {
     let own = |error| Error::NotFromDaemon(Some(error));
     let mut conn = Conn::new(core.try_clone().map_err(own)?, START_TIME, MAX_ORDER);
-    let (start, descriptors) = receive_start(&mut conn)?;
-    // What is read of files is read now.
+    let Given { start, earlier, secrets } = receive_start(&mut conn)?;
+    // What is read of files, or made, is read and made now.
     let trusted = server::trusted().map_err(Error::Roots)?;
-    let authority = Authority::new(&start.container, start.hosts.iter().map(|host| host.host.as_str()))?;
-    let certificate = authority.pem();
-    if certificate.len() > MAX_CERTIFICATE {
-        return Err(Error::TooLong);
-    }
+    let (new, kept) = authority::make_key()?;
     confine::enter()?;
-    let hosts = start.hosts.into_iter().zip(descriptors).map(|(rules, descriptor)| {
+    let (key, kept) = match earlier.map(|earlier| (authority::kept_key(&earlier), earlier)) {
+        Some((Ok(key), earlier)) => (key, earlier),
+        Some((Err(error), _)) => {
+            let why = format!(
+                "the key of the container's CA cannot be read, and there is another: programs have to read its file again: {error}"
+            );
+            conn.send(&FromCredentials::Complaint(printable(&why))).map_err(Error::Link)?;
+            (new, kept)
+        }
+        None => (new, kept),
+    };
+    let names = start.hosts.iter().map(|host| host.host.as_str());
+    let authority = Authority::new(&start.container, names, key)?;
+    let certificate = authority.pem()?;
+    let hosts = start.hosts.into_iter().zip(secrets).map(|(rules, descriptor)| {
         // Where an earlier process had the same one, it is at its end. A pipe has no place to go to.
         let _ = seek(&descriptor, SeekFrom::Start(0));
         let secret =
             Secret::from_descriptor(descriptor).map_err(|error| Error::Secret(rules.host.clone(), error))?;
-        Ok(Host::new(rules, &secret)?)
+        Ok((rules, secret))
     });
-    let hosts = Hosts::new(hosts.collect::<Result<_, Error>>()?);
-    conn.send(&FromCredentials::Ready { certificate }).map_err(Error::Link)?;
+    let hosts = Hosts::new(hosts.collect::<Result<_, Error>>()?)?;
+    let ready = FromCredentials::Ready { certificate };
+    conn.send_with_descriptors(&ready, &[kept.as_fd()]).map_err(Error::Link)?;
+    // The core has it from here on.
+    drop(kept);
     core.set_nonblocking(true).map_err(Error::Io)?;
     let core = core.try_clone().map_err(Error::Io)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Error::Io)?;
@@ -133,38 +154,66 @@ fn serve(core: &UnixStream) -> Result<(), Error> {
     LocalSet::new().block_on(&runtime, obey(shared, core))
 }
 
-/// Takes what the core gives first: the start, and a descriptor for each host.
-fn receive_start(conn: &mut Conn) -> Result<(CredentialsStart, Vec<OwnedFd>), Error> {
-    let ToCredentials::Start(start) = conn.receive().map_err(Error::Startup)? else {
-        return Err(Error::Descriptors);
-    };
+/// What the core gives first.
+struct Given {
+    start: CredentialsStart,
+    /// What an earlier process kept of the container's CA.
+    earlier: Option<OwnedFd>,
+    /// In the order of the hosts.
+    secrets: Vec<OwnedFd>,
+}
+
+fn receive_start(conn: &mut Conn) -> Result<Given, Error> {
+    let (first, beside) = conn.receive_with_descriptors().map_err(Error::Startup)?;
+    let ToCredentials::Start(start) = first else { return Err(Error::Descriptors) };
+    let earlier = at_most_one(beside)?;
     if start.hosts.is_empty() || start.hosts.len() > MAX_HOSTS {
         return Err(Error::Descriptors);
     }
-    let mut descriptors = Vec::with_capacity(start.hosts.len());
+    let mut given = Vec::with_capacity(start.hosts.len());
     for _ in &start.hosts {
-        let (ToCredentials::Secret, mut beside) = conn.receive_with_descriptors().map_err(Error::Startup)?
+        let (ToCredentials::Secret(of), beside) = conn.receive_with_descriptors().map_err(Error::Startup)?
         else {
             return Err(Error::Descriptors);
         };
-        match (beside.pop(), beside.is_empty()) {
-            (Some(descriptor), true) => descriptors.push(descriptor),
-            _ => return Err(Error::Descriptors),
-        }
+        given.push((of, at_most_one(beside)?.ok_or(Error::Descriptors)?));
     }
-    Ok((start, descriptors))
+    let secrets = assigned(&start.hosts, given)?;
+    Ok(Given { start, earlier, secrets })
+}
+
+fn at_most_one(mut descriptors: Vec<OwnedFd>) -> Result<Option<OwnedFd>, Error> {
+    let one = descriptors.pop();
+    if descriptors.is_empty() { Ok(one) } else { Err(Error::Descriptors) }
 }
 
 /// Does what the core says until it says stop, or is gone.
 async fn obey(shared: Rc<Shared>, core: UnixStream) -> Result<(), Error> {
-    let (read, _write) = tokio::net::UnixStream::from_std(core).map_err(Error::Io)?.into_split();
-    let mut orders = Messages::new(read, MAX_ORDER);
+    let (read, write) = tokio::net::UnixStream::from_std(core).map_err(Error::Io)?.into_split();
+    // Each is an answer to something that the core said.
+    let (tell, told) = mpsc::unbounded_channel();
+    tokio::select! {
+        ended = follow(&shared, Messages::new(read, MAX_ORDER), &tell) => ended,
+        written = write_all(write, told) => {
+            if let Err(error) = written {
+                tracing::info!("the daemon is gone, and so is this process: {error}");
+            }
+            Ok(())
+        }
+    }
+}
+
+async fn follow(
+    shared: &Rc<Shared>,
+    mut orders: Messages,
+    tell: &mpsc::UnboundedSender<FromCredentials>,
+) -> Result<(), Error> {
     let mut worker = None;
     while let Some(order) = orders.next().await.map_err(Error::Link)? {
         match order {
-            ToCredentials::Link => {
+            ToCredentials::Link { id } => {
                 let link = orders.descriptor().ok_or(Error::Descriptors)?;
-                let shared = Rc::clone(&shared);
+                let (shared, tell) = (Rc::clone(shared), tell.clone());
                 // The connections of the worker before end with it.
                 let served = tokio::task::spawn_local(async move {
                     if let Err(error) = connections(shared, link).await {
@@ -172,14 +221,19 @@ async fn obey(shared: Rc<Shared>, core: UnixStream) -> Result<(), Error> {
                             "the egress worker says what none says, and its connections end: {error}"
                         );
                     }
+                    // Where the core is gone, this process ends.
+                    let _ = tell.send(FromCredentials::LinkEnded { id });
                 });
                 if let Some(before) = worker.replace(served) {
                     before.abort();
                 }
             }
-            ToCredentials::Rules { hosts } => shared.hosts.replace(&hosts),
+            ToCredentials::Rules { id, hosts } => {
+                shared.hosts.replace(&hosts);
+                let _ = tell.send(FromCredentials::InForce { id });
+            }
             ToCredentials::Stop => return Ok(()),
-            ToCredentials::Start(_) | ToCredentials::Secret => return Err(Error::Descriptors),
+            ToCredentials::Start(_) | ToCredentials::Secret(_) => return Err(Error::Descriptors),
         }
     }
     Ok(())

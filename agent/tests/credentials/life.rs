@@ -2,10 +2,10 @@
 
 use crate::{
     site::Site,
-    support::{HOST, KEY, PATIENCE, Proxy, Rules, eventually},
+    support::{Given, HOST, KEY, PATIENCE, Proxy, Rules, eventually},
 };
 use ringfence_test_support::wait::wait_until;
-use ringfence_wire::credentials::{FromCredentials, ToCredentials};
+use ringfence_wire::credentials::{CredentialPlace, FromCredentials, SecretFor, ToCredentials};
 use std::{
     fs,
     io::{Read, Write},
@@ -37,7 +37,7 @@ fn it_is_confined_before_it_has_a_credential_and_holds_no_copy_where_others_look
         assert_eq!(status(proxy.pid(), key), value, "{key}");
     }
     let FromCredentials::Ready { certificate } = &proxy.said else { panic!() };
-    assert!(certificate.starts_with("-----BEGIN CERTIFICATE-----\n") && !certificate.contains("PRIVATE"));
+    assert!(certificate.as_str().starts_with("-----BEGIN CERTIFICATE-----\n"));
     for file in ["environ", "cmdline"] {
         let text = fs::read(format!("/proc/{}/{file}", proxy.pid())).unwrap_or_default();
         assert!(memchr::memmem::find(&text, KEY.as_bytes()).is_none(), "{file}");
@@ -54,6 +54,45 @@ fn a_credential_that_would_be_found_everywhere_is_refused() {
         assert!(why.contains("the credential of a.example") && !why.contains(key), "{why}");
         assert!(!ended.success());
     }
+}
+
+#[test]
+fn a_credential_of_another_host_is_not_taken() {
+    let site = site();
+    let strange = |host: &str| SecretFor { host: host.into(), port: 443, place: CredentialPlace::Bearer };
+    let given = Given { of: Some(strange("b.example")), ..Given::default() };
+    let (said, ended) =
+        Proxy::start_after(&Rules::default(), site.port, &site.root, KEY, given).err().unwrap();
+    let FromCredentials::Complaint(why) = said else { panic!("{said:?}") };
+    assert!(why.contains("b.example:443") && !why.contains(KEY) && !ended.success(), "{why}");
+}
+
+#[test]
+fn the_next_process_of_a_container_is_trusted_by_those_who_trust_the_one_before() {
+    let site = site();
+    let before = Proxy::start(&Rules::default(), site.port, &site.root);
+    let start = |earlier, is_bad| {
+        let given = Given { earlier: Some(earlier), is_bad, of: None };
+        Proxy::start_after(&Rules::default(), site.port, &site.root, KEY, given).unwrap()
+    };
+    let kept = before.kept.try_clone().unwrap();
+    let mut old = before.authority();
+    let next = start(kept, false);
+    assert_ne!(before.said, next.said, "it makes a certificate of its own");
+    let trusts =
+        |proxy: &Proxy, old: &std::path::Path| proxy.curl("/with/a", &["--cacert", old.to_str().unwrap()]);
+    assert_eq!(trusts(&next, &old).0, "/with/a");
+    // A third one, from what the second one kept.
+    let third = start(next.kept.try_clone().unwrap(), false);
+    assert_eq!(trusts(&third, &old).0, "/with/a");
+    old = next.authority();
+    assert_eq!(trusts(&third, &old).0, "/with/a");
+    // What is no key makes another, which is said.
+    let none = fs::File::open("/dev/null").unwrap().into();
+    let other = start(none, true);
+    assert!(matches!(&other.heard.lock().unwrap()[0], FromCredentials::Complaint(why) if why.contains("CA")));
+    assert_ne!(trusts(&other, &old).1, 0, "the control");
+    assert_eq!(other.curl("/with/a", &[]).0, "/with/a");
 }
 
 #[test]
@@ -95,12 +134,16 @@ fn a_worker_that_says_what_none_says_loses_its_link_and_nobody_else_anything() {
     let proxy = Proxy::start(&Rules::default(), site.port, &site.root);
     let bare = br#"{"id":1,"host":"a.example","port":443,"said":""}"#;
     let without_sockets = [&u32::try_from(bare.len()).unwrap().to_be_bytes(), bare.as_slice()].concat();
+    let mut id = 0;
     for bytes in [b"\0\0\0\0".as_slice(), b"\xff\xff\xff\xff", b"\0\0\0\x02{}", &without_sockets] {
         let mut link = proxy.link();
         link.set_read_timeout(Some(PATIENCE)).unwrap();
         let _ = link.write_all(bytes);
         let mut byte = [0];
         assert!(matches!(link.read(&mut byte), Ok(0)), "{bytes:?}");
+        id += 1;
+        let ended = FromCredentials::LinkEnded { id };
+        wait_until("another is asked for", || proxy.heard.lock().unwrap().contains(&ended));
         proxy.relink();
     }
     assert_eq!(proxy.curl("/with/a", &[]).0, "/with/a");

@@ -5,8 +5,9 @@ use crate::{
     support::{HOST, KEY, Proxy, Rules},
 };
 use base64::{Engine as _, engine::general_purpose::STANDARD};
+use ringfence_test_support::wait::wait_until;
 use ringfence_wire::{
-    credentials::{CredentialPlace, Otherwise, ToCredentials},
+    credentials::{CredentialPlace, FromCredentials, Otherwise, ToCredentials},
     egress::EgressCause,
 };
 use std::io::{Read, Write};
@@ -80,12 +81,18 @@ fn several_requests_go_over_one_connection_and_rules_hold_for_each() {
     assert!(over[0].id > 0 && over[0].sent > 100 && over[0].received > 100, "{over:?}");
     // Rules that changed hold for the next request.
     proxy.order(&ToCredentials::Rules {
+        id: 1,
         hosts: vec![Rules { allow: vec!["GET /no"], ..Rules::default() }.at(proxy.port)],
     });
-    ringfence_test_support::wait::wait_until("the new rules", || proxy.curl("/no", &[]).0 == "GET /no \"\"");
+    let in_force = |id| {
+        wait_until("the rules", || proxy.heard.lock().unwrap().contains(&FromCredentials::InForce { id }));
+    };
+    in_force(1);
+    assert_eq!(proxy.curl("/no", &[]).0, "GET /no \"\"");
     assert!(proxy.curl("/with/1", &[]).0.contains("no rule of"));
-    proxy.order(&ToCredentials::Rules { hosts: Vec::new() });
-    ringfence_test_support::wait::wait_until("none", || proxy.curl("/no", &[]).1 != 0);
+    proxy.order(&ToCredentials::Rules { id: 2, hosts: Vec::new() });
+    in_force(2);
+    assert_ne!(proxy.curl("/no", &[]).1, 0);
     assert!(proxy.refused(EgressCause::NoCredential).contains("start it again"));
 }
 
@@ -168,9 +175,9 @@ fn bodies_stream_both_ways_and_long_ones_are_whole() {
     );
 }
 
-#[test]
-fn a_websocket_passes_and_its_bytes_are_searched() {
-    let site = Site::new(HOST, |asked, stream| {
+/// A server that says the credential first, and then what it hears, in messages of a word.
+fn chat() -> Site {
+    Site::new(HOST, |asked, stream| {
         assert_eq!(
             (asked.header("upgrade"), asked.header("sec-websocket-extensions")),
             (Some("websocket"), None)
@@ -178,42 +185,80 @@ fn a_websocket_passes_and_its_bytes_are_searched() {
         let key = asked.header("authorization").unwrap().to_owned();
         write!(
             stream,
-            "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nX-Echo: {key}\r\n\r\n{key}"
+            "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nX-Echo: {key}\r\n\r\n"
         )?;
-        stream.flush()?;
-        let mut word = [0; 4];
-        while stream.read_exact(&mut word).is_ok() {
-            stream.write_all(&word)?;
+        let (mut message, mut word) = (key.into_bytes(), [0; 4]);
+        loop {
+            stream.write_all(&[0x81, u8::try_from(message.len()).unwrap()])?;
+            stream.write_all(&message)?;
             stream.flush()?;
+            if stream.read_exact(&mut word).is_err() {
+                return Ok(false);
+            }
+            message = word.to_vec();
         }
-        Ok(false)
-    });
+    })
+}
+
+#[test]
+fn a_websocket_passes_and_its_bytes_are_searched() {
+    let site = chat();
     let proxy = Proxy::start(&Rules::default(), site.port, &site.root);
     let mut stream = crate::clients::trusting(&proxy);
+    ask_for_websocket(&mut stream, &proxy);
+    let said = until_first_message(&mut stream);
+    for word in [b"ping", b"ghp/"] {
+        stream.write_all(word).unwrap();
+        let mut back = [0; 6];
+        // Whatever it could be the beginning of: a message goes out with its end.
+        stream.read_exact(&mut back).unwrap();
+        assert_eq!(&back[2..], word);
+    }
+    let said = String::from_utf8_lossy(&said).into_owned();
+    assert!(said.starts_with("HTTP/1.1 101 ") && said.contains("upgrade: websocket"), "{said}");
+}
+
+#[test]
+fn a_websocket_ends_when_no_rule_allows_it_any_more() {
+    let site = chat();
+    let proxy = Proxy::start(&Rules::default(), site.port, &site.root);
+    let mut stream = crate::clients::trusting(&proxy);
+    ask_for_websocket(&mut stream, &proxy);
+    until_first_message(&mut stream);
+    let rules = |id, allow| {
+        let hosts = vec![Rules { allow: vec![allow], ..Rules::default() }.at(proxy.port)];
+        proxy.order(&ToCredentials::Rules { id, hosts });
+        wait_until("the rules", || proxy.heard.lock().unwrap().contains(&FromCredentials::InForce { id }));
+    };
+    rules(1, "GET /with/ws");
+    stream.write_all(b"ping").unwrap();
+    let mut back = [0; 6];
+    stream.read_exact(&mut back).unwrap();
+    assert_eq!(&back[2..], b"ping", "one that is still allowed goes on");
+    rules(2, "GET /with/other");
+    assert!(!matches!(stream.read(&mut back), Ok(1..)), "it ends");
+    assert!(proxy.refused(EgressCause::Revoked).contains("WebSocket"));
+}
+
+fn ask_for_websocket(stream: &mut impl Write, proxy: &Proxy) {
     write!(
         stream,
         "GET /with/ws HTTP/1.1\r\nHost: {HOST}:{}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Extensions: permessage-deflate\r\n\r\n",
         proxy.port
     )
     .unwrap();
-    let mut said = Vec::new();
-    let mut byte = [0];
+}
+
+/// What comes until the server's first message, which has the credential in it.
+fn until_first_message(stream: &mut impl Read) -> Vec<u8> {
+    let (mut said, mut byte) = (Vec::new(), [0]);
     let masked = format!("Bearer {}", "*".repeat(KEY.len()));
-    while !said.ends_with(format!("\r\n\r\n{masked}").as_bytes()) {
+    let length = u8::try_from(masked.len()).unwrap();
+    let end = [b"\r\n\r\n\x81", &[length][..], masked.as_bytes()].concat();
+    while !said.ends_with(&end) {
         stream.read_exact(&mut byte).unwrap();
         said.push(byte[0]);
         assert!(said.len() < 1000, "{}", String::from_utf8_lossy(&said));
     }
-    for word in [b"ping", b"ghp/"] {
-        stream.write_all(word).unwrap();
-        let mut back = [0; 4];
-        if word == b"ghp/" {
-            // It could be the beginning of the credential, until something else comes.
-            stream.write_all(b"else").unwrap();
-        }
-        stream.read_exact(&mut back).unwrap();
-        assert_eq!(&back, word);
-    }
-    let said = String::from_utf8(said).unwrap();
-    assert!(said.starts_with("HTTP/1.1 101 ") && said.contains("upgrade: websocket"), "{said}");
+    said
 }

@@ -6,7 +6,7 @@ use ringfence_wire::{
     conn::Conn,
     credentials::{
         CredentialPlace, CredentialsStart, FromCredentials, FromLink, HostCredential, MAX_ANSWER, MAX_TAKE,
-        MAX_TOLD, Otherwise, Take, TakenRefusal, ToCredentials,
+        MAX_TOLD, Otherwise, SecretFor, Take, TakenRefusal, ToCredentials,
     },
     egress::EgressCause,
     frame::read_message,
@@ -51,9 +51,25 @@ pub(crate) struct Proxy {
     link: Arc<Mutex<UnixStream>>,
     /// What the process said first.
     pub(crate) said: FromCredentials,
+    /// The key of its CA.
+    pub(crate) kept: OwnedFd,
+    /// What it said to the core since.
+    pub(crate) heard: Arc<Mutex<Vec<FromCredentials>>>,
+    links: Arc<AtomicU64>,
     /// Where a client connects: what comes there is handed over.
     pub(crate) port: u16,
     over: Arc<Mutex<Vec<Over>>>,
+}
+
+/// What a process is given beside its rules.
+#[derive(Default)]
+pub(crate) struct Given {
+    /// The key of an earlier one's CA.
+    pub(crate) earlier: Option<OwnedFd>,
+    /// It is none, and a complaint is due.
+    pub(crate) is_bad: bool,
+    /// Whose the credential is said to be, if not the host's.
+    pub(crate) of: Option<SecretFor>,
 }
 
 /// How a credential is put in, and into what.
@@ -95,6 +111,17 @@ impl Proxy {
         root: &str,
         key: &str,
     ) -> Result<Self, (FromCredentials, ExitStatus)> {
+        Self::start_after(rules, server, root, key, Given::default())
+    }
+
+    /// The same, as the next process of a container, or with what no core gives.
+    pub(crate) fn start_after(
+        rules: &Rules,
+        server: u16,
+        root: &str,
+        key: &str,
+        given: Given,
+    ) -> Result<Self, (FromCredentials, ExitStatus)> {
         let dir = tempfile::tempdir().unwrap();
         let roots = dir.path().join("roots.pem");
         fs::write(&roots, root).unwrap();
@@ -117,24 +144,41 @@ impl Proxy {
             profile: "tested".into(),
             hosts: vec![rules.at(port)],
         };
-        conn.send(&ToCredentials::Start(start)).unwrap();
+        let of = given.of.unwrap_or_else(|| SecretFor::from(&start.hosts[0]));
+        let earlier: Vec<_> = given.earlier.iter().map(AsFd::as_fd).collect();
+        conn.send_with_descriptors(&ToCredentials::Start(start), &earlier).unwrap();
         let secret = Secret::from(key.to_owned()).pipe().unwrap();
-        conn.send_with_descriptors(&ToCredentials::Secret, &[secret.as_fd()]).unwrap();
-        let said: FromCredentials = conn.receive().unwrap();
-        if matches!(said, FromCredentials::Complaint(_)) {
-            return Err((said, process.wait().unwrap()));
-        }
-        let over = Arc::default();
-        let link = Arc::new(Mutex::new(linked(&core, &over)));
+        conn.send_with_descriptors(&ToCredentials::Secret(of), &[secret.as_fd()]).unwrap();
+        let heard = Arc::new(Mutex::new(Vec::new()));
+        let (said, kept) = loop {
+            let (said, mut beside) = conn.receive_with_descriptors::<FromCredentials>().unwrap();
+            match (&said, beside.pop(), beside.is_empty()) {
+                (FromCredentials::Ready { .. }, Some(kept), true) => break (said, kept),
+                (FromCredentials::Complaint(_), None, true) if given.is_bad => {
+                    heard.lock().unwrap().push(said)
+                }
+                (FromCredentials::Complaint(_), None, true) => return Err((said, process.wait().unwrap())),
+                other => panic!("{other:?}"),
+            }
+        };
+        let (hears, all) = (core.try_clone().unwrap(), Arc::clone(&heard));
+        thread::spawn(move || {
+            let mut hears = hears;
+            while let Ok(said) = read_message(&mut hears, MAX_ANSWER) {
+                all.lock().unwrap().push(said);
+            }
+        });
+        let (over, links) = (Arc::default(), Arc::new(AtomicU64::new(0)));
+        let link = Arc::new(Mutex::new(linked(&core, &over, &links)));
         hand_over(listener, server, Arc::clone(&link));
-        Ok(Self { dir, process, core, link, said, port, over })
+        Ok(Self { dir, process, core, link, said, kept, heard, links, port, over })
     }
 
     /// The container's CA, in a file.
     pub(crate) fn authority(&self) -> PathBuf {
         let FromCredentials::Ready { certificate } = &self.said else { panic!("{:?}", self.said) };
         let path = self.dir.path().join("ca.pem");
-        fs::write(&path, certificate).unwrap();
+        fs::write(&path, certificate.as_str()).unwrap();
         path
     }
 
@@ -148,7 +192,7 @@ impl Proxy {
 
     /// Another egress worker in the place of the one of before.
     pub(crate) fn relink(&self) {
-        let link = linked(&self.core, &self.over);
+        let link = linked(&self.core, &self.over, &self.links);
         *self.link.lock().unwrap() = link;
     }
 
@@ -206,10 +250,11 @@ impl Drop for Proxy {
     }
 }
 
-fn linked(core: &UnixStream, over: &Arc<Mutex<Vec<Over>>>) -> UnixStream {
+fn linked(core: &UnixStream, over: &Arc<Mutex<Vec<Over>>>, links: &AtomicU64) -> UnixStream {
+    let id = links.fetch_add(1, Ordering::SeqCst) + 1;
     let (link, theirs) = UnixStream::pair().unwrap();
     Conn::new(core.try_clone().unwrap(), PATIENCE, MAX_ANSWER)
-        .send_with_descriptors(&ToCredentials::Link, &[theirs.as_fd()])
+        .send_with_descriptors(&ToCredentials::Link { id }, &[theirs.as_fd()])
         .unwrap();
     let (mut hears, over) = (link.try_clone().unwrap(), Arc::clone(over));
     thread::spawn(move || {

@@ -10,7 +10,7 @@ use ringfence_wire::{
     conn::Conn,
     credentials::{
         CredentialPlace, CredentialsStart, FromCredentials, FromLink, HostCredential, MAX_TAKE, Otherwise,
-        Take, TakenRefusal, ToCredentials,
+        SecretFor, Take, TakenRefusal, ToCredentials,
     },
     egress::{EgressCause, EgressOutcome, EgressRecord, Names, ToEgress},
 };
@@ -48,7 +48,7 @@ impl Holder {
     fn new(core: &Core) -> Self {
         let (ours, theirs) = UnixStream::pair().unwrap();
         Conn::new(core.link(), PATIENCE, MAX_TAKE)
-            .send_with_descriptors(&ToEgress::Credentials, &[theirs.as_fd()])
+            .send_with_descriptors(&ToEgress::Credentials { id: 1 }, &[theirs.as_fd()])
             .unwrap();
         Self(Conn::new(ours, PATIENCE, MAX_TAKE))
     }
@@ -214,15 +214,17 @@ fn a_request_has_the_credential_though_neither_its_client_nor_the_worker_has() {
         .spawn()
         .unwrap();
     let mut holder = Conn::new(ours, PATIENCE, MAX_TAKE);
-    let (container, profile, hosts) = ("0123456789ab".into(), "tested".into(), names.credentials);
+    let (container, profile, hosts): (String, String, Vec<HostCredential>) =
+        ("0123456789ab".into(), "tested".into(), names.credentials);
+    let of = SecretFor::from(&hosts[0]);
     holder.send(&ToCredentials::Start(CredentialsStart { container, profile, hosts })).unwrap();
     let secret = Secret::from(KEY.to_owned()).pipe().unwrap();
-    holder.send_with_descriptors(&ToCredentials::Secret, &[secret.as_fd()]).unwrap();
+    holder.send_with_descriptors(&ToCredentials::Secret(of), &[secret.as_fd()]).unwrap();
     let FromCredentials::Ready { certificate } = holder.receive().unwrap() else { panic!() };
     let (one, other) = UnixStream::pair().unwrap();
-    holder.send_with_descriptors(&ToCredentials::Link, &[one.as_fd()]).unwrap();
+    holder.send_with_descriptors(&ToCredentials::Link { id: 1 }, &[one.as_fd()]).unwrap();
     Conn::new(core.link(), PATIENCE, MAX_TAKE)
-        .send_with_descriptors(&ToEgress::Credentials, &[other.as_fd()])
+        .send_with_descriptors(&ToEgress::Credentials { id: 1 }, &[other.as_fd()])
         .unwrap();
     drop((one, other));
     // Who trusts the server's own certificate alone does not trust what is shown in its place.
@@ -231,7 +233,7 @@ fn a_request_has_the_credential_though_neither_its_client_nor_the_worker_has() {
     assert!(error.to_string().contains("UnknownIssuer"), "{error}");
     core.recorded(EgressOutcome::Refused, Some(EgressCause::UntrustedCa));
     let mut trusted = RootCertStore::empty();
-    trusted.add(CertificateDer::from_pem_slice(certificate.as_bytes()).unwrap()).unwrap();
+    trusted.add(CertificateDer::from_pem_slice(certificate.as_str().as_bytes()).unwrap()).unwrap();
     let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
         .unwrap()

@@ -243,7 +243,7 @@ pub enum FromCredentials {
         /// The certificate of the container's CA.
         certificate: Certificate,
     },
-    /// Answers [`ToCredentials::Rules`]: they hold for every request from now on, and WebSockets that none of them allows were ended.
+    /// Answers [`ToCredentials::Rules`]: they hold for every request from now on, and WebSockets that none of them allows are ended.
     InForce {
         /// The number of those rules.
         id: u64,
