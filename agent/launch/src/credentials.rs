@@ -3,7 +3,7 @@
 //! programs trust, and which variables lead them there.
 
 use super::environment::{Environment, Variable};
-use ringfence_base::{client::SealedCredential, error::chain};
+use ringfence_base::client::SealedCredential;
 use ringfence_credentials::{Secret, Source};
 use ringfence_policy::{CompileContext, CompileErrors, Dirs, LoadErrors, Profile, ToolCredential, home};
 use ringfence_wire::{credentials::SHORTEST, message::MAX_TRUSTED};
@@ -266,6 +266,7 @@ impl Environment {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ringfence_base::error::chain;
     use rustix::fs::fcntl_get_seals;
     use std::fs;
 

@@ -244,6 +244,8 @@ impl Run {
                 FromEgress::Complaint(why) => return Err(printable_reason(&why)),
                 FromEgress::Uploads(said) => self.sends(said),
                 FromEgress::Counts(_) | FromEgress::Over(_) | FromEgress::Line => {}
+                // A run has no process with credentials.
+                FromEgress::LinkEnded { .. } => {}
                 FromEgress::WhoIs { .. } => {
                     return Err("it asks whose a connection is before it serves any".to_owned());
                 }
@@ -325,7 +327,12 @@ impl Run {
                     }
                 }
                 Ok(FromEgress::Uploads(said)) => self.sends(said),
-                Ok(FromEgress::Ready | FromEgress::Counts(_) | FromEgress::Over(_)) => {}
+                Ok(
+                    FromEgress::Ready
+                    | FromEgress::Counts(_)
+                    | FromEgress::Over(_)
+                    | FromEgress::LinkEnded { .. },
+                ) => {}
                 Ok(FromEgress::WhoIs { id, port }) => {
                     if conn.send(&ToEgress::Flow { id, flow: self.flow(port) }).is_err() {
                         break;
