@@ -15,7 +15,7 @@ use ringfence_names::{
     },
     tls::{Client, Hello, Refused, State},
 };
-use ringfence_wire::requests::{RequestRule, Target};
+use ringfence_wire::requests::{self, RequestRule};
 use rustls::server::Acceptor;
 use std::{
     convert::Infallible,
@@ -125,62 +125,78 @@ pub fn http_requests(data: &[u8]) {
 pub fn request_target(data: &[u8]) {
     let Ok(text) = str::from_utf8(data) else { return };
     let (rule, target) = text.split_once('\0').unwrap_or(("* /**", text));
-    let Ok(target) = Target::read(target) else { return };
+    let Ok(target) = requests::Target::read(target) else { return };
     let path = target.path();
     assert!(!path.contains("//") && !path.split('/').any(|segment| matches!(segment, "." | "..")), "{path}");
     let url = Url::parse(&format!("https://a.example{path}")).expect("a path of a URL");
     assert_eq!(url.path().split('/').count(), path.split('/').count(), "a browser reads other segments");
-    let again = Target::read(path).expect("what is compared is a target");
+    let again = requests::Target::read(path).expect("what is compared is a target");
     assert_eq!(again.path(), path, "in one spelling");
     let Ok(rule) = rule.parse::<RequestRule>() else { return };
     let written = rule.to_string();
     assert_eq!(written.parse::<RequestRule>().as_ref(), Ok(&rule), "a rule is read as it is written");
     assert!(!rule.allows("TRACE", &target));
     let (method, of) = written.split_once(' ').expect("a method and a path");
-    if rule.allows(if method == "*" { "GET" } else { method }, &target) && !of.contains(['*', '?']) {
+    let method = if method == "*" { "GET" } else { method };
+    if !rule.allows(method, &target) {
+        return;
+    }
+    if !of.contains(['*', '?']) {
         assert_eq!(of, path);
     }
-    // A server that decodes first and takes dots and empty segments out then serves nothing that the rule does not allow. Escapes of
-    // the rule's own apart: it names them.
-    let of_stars =
-        !of.contains(['%', '?']) && rule.allows(if method == "*" { "GET" } else { method }, &target);
-    let mut seen = path.to_owned();
-    for _ in 0..2 {
-        seen = normalised(&seen);
-        if of_stars {
-            let seen = Target::read(&seen).unwrap_or_else(|why| panic!("{path} is also {seen}: {why}"));
-            let method = if method == "*" { "GET" } else { method };
-            assert!(rule.allows(method, &seen), "{rule} allows {path}, and not what that is, too: {seen:?}");
-        }
+    // What a rule names it lets through as it is; what its stars let through is that for servers that decode, too.
+    if of.contains(['%', ';', '?']) {
+        return;
+    }
+    let once = percent_decoded(path);
+    let twice = percent_decoded(&once);
+    for served in [normal(path), normal(&once), normal(&twice)] {
+        let read =
+            requests::Target::read(&served).unwrap_or_else(|error| panic!("{path} can be {served}: {error}"));
+        assert!(rule.allows(method, &read), "{path} can be {served}");
     }
 }
 
-/// A path as a server has it that decodes it as a whole, and normalises what comes of it, written anew.
-fn normalised(path: &str) -> String {
-    let decoded =
-        percent_encoding::percent_decode_str(path).decode_utf8().expect("its escapes are text").into_owned();
-    let mut segments = Vec::new();
-    let mut all = decoded.split(['/', '\\']).skip(1).peekable();
-    while let Some(segment) = all.next() {
-        match segment.split(';').next().unwrap_or_default() {
-            "." => {}
-            ".." => drop(segments.pop()),
-            "" if segment.is_empty() && all.peek().is_some() => {}
-            _ => segments.push(segment),
-        }
-    }
-    let mut text = String::new();
-    for segment in segments {
-        text.push('/');
-        for byte in segment.bytes() {
-            if byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=:@".contains(&byte) {
-                text.push(char::from(byte));
-            } else {
-                text.push_str(&format!("%{byte:02X}"));
+/// As a server decodes.
+fn percent_decoded(path: &str) -> String {
+    let mut out = Vec::new();
+    let mut rest = path.as_bytes();
+    while let [first, behind @ ..] = rest {
+        let digit = |at: usize| behind.get(at).and_then(|byte| char::from(*byte).to_digit(16));
+        match (first, digit(0), digit(1)) {
+            (b'%', Some(high), Some(low)) => {
+                out.push(u8::try_from(high * 16 + low).expect("two digits"));
+                rest = &behind[2..];
+            }
+            _ => {
+                out.push(*first);
+                rest = behind;
             }
         }
     }
-    if text.is_empty() { "/".to_owned() } else { text }
+    String::from_utf8(out).expect("what is let through decodes to text")
+}
+
+/// As one normalises then: backslashes are slashes, parameters are cut off, dots and empty segments taken out; written as a target.
+fn normal(path: &str) -> String {
+    let mut kept: Vec<&str> = Vec::new();
+    let segments: Vec<&str> = path.split(['/', '\\']).skip(1).collect();
+    for (at, segment) in segments.iter().enumerate() {
+        match segment.split(';').next().unwrap_or_default() {
+            "" if at + 1 < segments.len() => {}
+            "." => {}
+            ".." => drop(kept.pop()),
+            name => kept.push(name),
+        }
+    }
+    let mut out = String::new();
+    for byte in format!("/{}", kept.join("/")).bytes() {
+        match byte {
+            b if b.is_ascii_alphanumeric() || b"-._~/!$&'()*+,=:@%".contains(&b) => out.push(char::from(b)),
+            other => out.push_str(&format!("%{other:02X}")),
+        }
+    }
+    out
 }
 
 /// What goes on of a stream that comes in pieces of `size` bytes, with the server's answer once it is waited for.

@@ -12,8 +12,9 @@ pub const MAX_RULE: usize = 1024;
 /// Requests that are meant: `GET /repos/**`.
 ///
 /// A method in capitals, or `*` for any; a path, in whose segments `*` stands for any characters of that segment and the whole segment
-/// `**` for any number of segments, none included. Neither stands for an encoded slash, backslash or percent sign. The query is not
-/// compared, unless the pattern has one behind `?`: then it has to be that one.
+/// `**` for any number of segments, none included. Neither ever stands for what some servers read as an end of a name: `;`, and an
+/// encoded slash, backslash, percent sign, `?` or `#`; a rule has to have it. The query is not compared, unless the pattern has one
+/// behind `?`: then it has to be that one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RequestRule {
     method: Option<String>,
@@ -126,8 +127,7 @@ fn is_path(pattern: &str, path: &str) -> bool {
             (Some(segment), Some(text)) if is_segment(segment, text) => (of, at) = (of + 1, at + 1),
             (None, None) => return true,
             _ => match back {
-                // Some servers see more segments there than were compared.
-                Some((stars, from)) if path.get(from).is_some_and(|skipped| !has_hidden(skipped)) => {
+                Some((stars, from)) if path.get(from).is_some_and(|segment| !hides_any(segment)) => {
                     back = Some((stars, from + 1));
                     (of, at) = (stars + 1, from + 1);
                 }
@@ -161,14 +161,19 @@ fn is_segment(pattern: &str, text: &str) -> bool {
     }
 }
 
-/// Whether a text begins with what a server could decode into the end of a segment, or into another escape.
+/// What servers could read as an end of a segment or of a name in it, or as the beginning of another escape.
+const HIDING: [&str; 7] = ["%2F", "%5C", "%25", "%3B", "%3F", "%23", ";"];
+/// How often a path may have been encoded.
+const LAYERS: usize = 4;
+
+/// Whether a text begins with one of these.
 fn hides(text: &[u8]) -> bool {
-    [b"%2F", b"%5C", b"%25"].iter().any(|escape| text.starts_with(*escape))
+    HIDING.iter().any(|hiding| text.starts_with(hiding.as_bytes()))
 }
 
-/// Whether a segment has such an escape anywhere.
-fn has_hidden(segment: &str) -> bool {
-    segment.bytes().enumerate().any(|(at, _)| hides(segment.as_bytes().get(at..).unwrap_or_default()))
+/// Whether a segment has one of these anywhere.
+fn hides_any(segment: &str) -> bool {
+    HIDING.iter().any(|hiding| segment.contains(hiding))
 }
 
 /// A request's target, read: the path and the query.
@@ -186,21 +191,21 @@ pub enum NotATarget {
     /// Another form: `*`, `host:port`, a whole URL.
     #[error("its path does not begin with `/`")]
     NoPath,
-    /// `.`, `..`, also encoded, also before `;`, also between encoded slashes.
+    /// `.`, `..`, also encoded, also before `;`, also behind an encoded slash or backslash.
     #[error("it has a segment `.` or `..`, which servers take out, or not")]
     Dots,
-    /// `//`, also encoded.
+    /// `//`.
     #[error("it has an empty segment (`//`), which servers take out, or not")]
     EmptySegment,
-    /// Escapes that are no text.
-    #[error("its escapes are no UTF-8")]
-    Encoding,
-    /// Encoded more than twice.
-    #[error("it is encoded more than twice, and nobody knows how often its server decodes it")]
-    Nested,
     /// `%` without two digits.
     #[error("it has a `%` without two hexadecimal digits behind it")]
     Escape,
+    /// Escapes that come to no text: some readers make a dot or a slash of them.
+    #[error("what it has encoded is no UTF-8")]
+    NotText,
+    /// Escapes of escapes of escapes.
+    #[error("it is encoded more than {LAYERS} times over")]
+    Layers,
     /// A control character, encoded.
     #[error("it has an encoded control character")]
     Control,
@@ -225,22 +230,16 @@ impl<'t> Target<'t> {
             return Err(NotATarget::Byte(byte));
         }
         let path = spelled(path)?;
-        are_segments(&path)?;
-        // What a server sees that decodes first and looks for segments then, or has one before it that does.
-        let mut once_more = Cow::Borrowed(path.as_bytes());
-        for _ in 0..DECODED {
-            let Some(decoded) = decoded(&once_more) else { return Ok(Self { path, query }) };
-            let text = str::from_utf8(&decoded).map_err(|_| NotATarget::Encoding)?;
-            if text.bytes().any(|b| b.is_ascii_control()) {
-                return Err(NotATarget::Control);
+        // However often a server decodes it.
+        let mut layer = Cow::Borrowed(&*path);
+        for _ in 0..=LAYERS {
+            judge(&layer)?;
+            match decoded(&layer)? {
+                None => return Ok(Self { path, query }),
+                Some(deeper) => layer = Cow::Owned(deeper),
             }
-            are_segments(text)?;
-            once_more = Cow::Owned(decoded);
         }
-        if decoded(&once_more).is_some() {
-            return Err(NotATarget::Nested);
-        }
-        Ok(Self { path, query })
+        Err(NotATarget::Layers)
     }
 
     /// The path, as it is compared.
@@ -249,44 +248,46 @@ impl<'t> Target<'t> {
     }
 }
 
-/// So often a path may be encoded.
-const DECODED: usize = 2;
-
-/// Bytes without their escapes. `None`: they have none.
-fn decoded(bytes: &[u8]) -> Option<Vec<u8>> {
-    let mut out = Vec::with_capacity(bytes.len());
-    let (mut rest, mut is_any) = (bytes, false);
-    while let Some((first, behind)) = rest.split_first() {
-        let digits = behind.first_chunk::<2>().and_then(|digits| str::from_utf8(digits).ok());
-        let digits = digits.filter(|digits| digits.bytes().all(|b| b.is_ascii_hexdigit()));
-        match digits.and_then(|digits| u8::from_str_radix(digits, 16).ok()) {
-            Some(byte) if *first == b'%' => {
-                out.push(byte);
-                rest = behind.get(2..).unwrap_or_default();
-                is_any = true;
-            }
-            _ => {
-                out.push(*first);
-                rest = behind;
-            }
-        }
+/// Whether servers agree on the segments of a path, as it is or decoded.
+fn judge(path: &str) -> Result<(), NotATarget> {
+    if path.bytes().any(|byte| byte.is_ascii_control()) {
+        return Err(NotATarget::Control);
     }
-    is_any.then_some(out)
-}
-
-/// Whether no segment is one that servers take out, or not.
-fn are_segments(path: &str) -> Result<(), NotATarget> {
     let mut segments = path.split(['/', '\\']).skip(1).peekable();
     while let Some(segment) = segments.next() {
-        let name = segment.split(';').next().unwrap_or_default();
+        // Parameters of a segment, and spaces behind it, are taken off by some.
+        let name = segment.split(';').next().unwrap_or_default().trim_end_matches(' ');
         if matches!(name, "." | "..") {
             return Err(NotATarget::Dots);
         }
-        if segment.is_empty() && segments.peek().is_some() {
+        if name.is_empty() && segments.peek().is_some() {
             return Err(NotATarget::EmptySegment);
         }
     }
     Ok(())
+}
+
+/// What a path's escapes are. `None`: it has none.
+fn decoded(path: &str) -> Result<Option<String>, NotATarget> {
+    let Some((before, mut rest)) = path.split_once('%') else { return Ok(None) };
+    let (mut out, mut is_other) = (before.as_bytes().to_vec(), false);
+    loop {
+        let digits = rest.get(..2).filter(|digits| digits.bytes().all(|b| b.is_ascii_hexdigit()));
+        match digits.and_then(|digits| u8::from_str_radix(digits, 16).ok()) {
+            Some(byte) => {
+                out.push(byte);
+                rest = rest.get(2..).unwrap_or_default();
+                is_other = true;
+            }
+            None => out.push(b'%'),
+        }
+        let Some((before, behind)) = rest.split_once('%') else { break };
+        out.extend_from_slice(before.as_bytes());
+        rest = behind;
+    }
+    out.extend_from_slice(rest.as_bytes());
+    let text = String::from_utf8(out).map_err(|_| NotATarget::NotText)?;
+    Ok(is_other.then_some(text))
 }
 
 /// A path in one spelling (RFC 3986 section 6.2.2).
@@ -362,10 +363,20 @@ mod tests {
             ("PUT /@acme%2f*", "PUT", "/@acme%2fpkg", true),
             ("PUT /@acme%2f*", "PUT", "/@acme%2fa%2f@other", false),
             ("GET /repos/acme/**", "GET", "/repos/acme/x%2Fy", false),
-            ("GET /repos/acme/**", "GET", "/repos/acme/a/x%5cy/b", false),
+            ("GET /repos/acme/**", "GET", "/repos/acme/x%5Cy/z", false),
+            ("GET /repos/acme/**", "GET", "/repos/acme/x%252Fy/z", false),
             ("GET /repos/acme/**", "GET", "/repos/acme/a/100%25", false),
-            ("GET /repos/acme/**", "GET", "/repos/acme/a/x%20y", true),
             ("GET /repos/acme/**/x%2Fy", "GET", "/repos/acme/a/b/x%2fy", true),
+            ("GET /repos/acme/**", "GET", "/repos/acme/x;y/z", false),
+            ("GET /repos/acme/**", "GET", "/repos/acme/x%3By/z", false),
+            ("GET /repos/acme/**", "GET", "/repos/acme/x%3Fy/z", false),
+            ("GET /repos/acme/**", "GET", "/repos/acme/x%23y/z", false),
+            ("GET /repos/acme/**", "GET", "/repos/acme/%C3%A4%20/z", true),
+            ("GET /repos/**/x%2Fy/**", "GET", "/repos/a/b/x%2Fy/z", true),
+            ("GET /repos/**/x%2Fy/**", "GET", "/repos/a%2Fb/x%2Fy/z", false),
+            ("* /p/acme%2F*/issues", "GET", "/p/acme%2Ftool/issues", true),
+            ("GET /a;x=*", "GET", "/a;x=1", true),
+            ("GET /*", "GET", "/a;x=1", false),
             ("PUT /*", "PUT", "/a%2fb", false),
             ("PUT /*", "PUT", "/a%5Cb", false),
             ("PUT /*", "PUT", "/a%252fb", false),
@@ -388,21 +399,6 @@ mod tests {
             ("/a/.%2e", NotATarget::Dots),
             ("/a/..;x=1/b", NotATarget::Dots),
             ("/./a", NotATarget::Dots),
-            ("/repos/acme/x%2F..%2F..%2F..%2Fadmin", NotATarget::Dots),
-            ("/repos/acme/x%5C..%5Cadmin", NotATarget::Dots),
-            ("/repos/acme/x%252F..%252Fadmin", NotATarget::Dots),
-            ("/repos/acme/x%252F%252e%252e%252Fadmin", NotATarget::Dots),
-            ("/@acme%2f..", NotATarget::Dots),
-            ("/p/acme%2F../issues", NotATarget::Dots),
-            ("/a/..%3Bx/b", NotATarget::Dots),
-            ("/a/..%253Bx/b", NotATarget::Dots),
-            ("/a%2F%2Fb", NotATarget::EmptySegment),
-            ("/a%2F/b", NotATarget::EmptySegment),
-            ("/%2Fa", NotATarget::EmptySegment),
-            ("/a%c0%ae", NotATarget::Encoding),
-            ("/a%25c0%25ae", NotATarget::Encoding),
-            ("/a%250a", NotATarget::Control),
-            ("/a%25252e", NotATarget::Nested),
             ("//a", NotATarget::EmptySegment),
             ("/a//b", NotATarget::EmptySegment),
             ("/a//", NotATarget::EmptySegment),
@@ -417,6 +413,28 @@ mod tests {
             ("/a%\u{e4}", NotATarget::Byte(0xc3)),
             ("/a%00", NotATarget::Control),
             ("/a%0d%0ab", NotATarget::Control),
+            // The same behind what a server decodes first.
+            ("/repos/acme/x%2F..%2F..%2Fadmin", NotATarget::Dots),
+            ("/repos/acme/x%5c..%5cadmin", NotATarget::Dots),
+            ("/repos/acme/x%252F..%252Fadmin", NotATarget::Dots),
+            ("/repos/acme/x%2F%252e%252e/admin", NotATarget::Dots),
+            ("/repos/acme/x%25252F..%25252Fadmin", NotATarget::Dots),
+            ("/repos/acme/..%3Bx/admin", NotATarget::Dots),
+            ("/repos/acme/..%20/admin", NotATarget::Dots),
+            ("/@acme%2f..", NotATarget::Dots),
+            ("/p/acme%2F../issues", NotATarget::Dots),
+            ("/a/%2Fb", NotATarget::EmptySegment),
+            ("/a%2F%2Fb", NotATarget::EmptySegment),
+            ("/a/;x/b", NotATarget::EmptySegment),
+            ("/a%2F/b", NotATarget::EmptySegment),
+            ("/%2Fa", NotATarget::EmptySegment),
+            ("/a/..%253Bx/b", NotATarget::Dots),
+            ("/a%2500", NotATarget::Control),
+            ("/a%250a", NotATarget::Control),
+            ("/a/%c0%ae%c0%ae/b", NotATarget::NotText),
+            ("/a/%25c0%25ae/b", NotATarget::NotText),
+            ("/a%ff", NotATarget::NotText),
+            ("/a%25252525252525", NotATarget::Layers),
             ("*", NotATarget::NoPath),
             ("https://a.org/b", NotATarget::NoPath),
             ("", NotATarget::NoPath),
@@ -431,12 +449,30 @@ mod tests {
             "/a?x[]=/../",
             "/%7Euser",
             "/@a%2fb",
-            "/a%2f",
-            "/%c3%a4",
+            "/%C3%A4",
             "/100%25",
+            "/a%2F",
         ] {
             assert!(Target::read(fine).is_ok(), "{fine}");
         }
+    }
+
+    /// What servers could make of a path: decoded once and twice, at slashes of both kinds, without parameters and dots.
+    fn served(path: &str) -> Vec<String> {
+        let once = decoded(path).unwrap().unwrap_or_else(|| path.to_owned());
+        let twice = decoded(&once).unwrap().unwrap_or_else(|| once.clone());
+        let of = |path: &String| {
+            let mut kept: Vec<&str> = Vec::new();
+            for segment in path.split(['/', '\\']).skip(1) {
+                match segment.split(';').next().unwrap() {
+                    "." => {}
+                    ".." => drop(kept.pop()),
+                    name => kept.push(name),
+                }
+            }
+            "/".to_owned() + &kept.join("/").replace(' ', "%20")
+        };
+        [path.to_owned(), once, twice].iter().map(of).collect()
     }
 
     #[test]
@@ -474,6 +510,9 @@ mod tests {
         let rule = format!("GET /{}b", "**/*a*/".repeat(100));
         let target = format!("/{}", "aaaaaaaaa/".repeat(4000));
         assert!(!allows(&rule, "GET", &target));
+        let deep = format!("/{}", "%2525".repeat(12_000));
+        assert_eq!(Target::read(&deep).map(|target| target.path().len()), Ok(60_001));
+        assert_eq!(Target::read(&format!("/%{}", "25".repeat(30_000))), Err(NotATarget::Layers));
         let rule = format!("GET /{}b", "*a".repeat(200));
         assert!(!allows(&rule, "GET", &format!("/{}", "a".repeat(60_000))));
     }
@@ -484,6 +523,20 @@ mod tests {
             if let Ok(target) = Target::read(&text) {
                 let again = Target::read(target.path()).unwrap();
                 prop_assert_eq!(again.path(), target.path());
+            }
+        }
+
+        /// However it decodes, takes dots out and cuts parameters off, a server serves what the rule has.
+        #[test]
+        fn what_stars_let_through_stays_so_for_any_server(
+            text in "(/(a|b|c|\\.|%2[eEfF5]|%5[cC]|%252[fFeE]|;|%3[bB]|\\.\\.|%20){0,4}){1,5}",
+            rule in "GET (/(a|b|\\*|a\\*|\\*c|\\*\\*)){1,4}",
+        ) {
+            let (Ok(target), Ok(rule)) = (Target::read(&text), rule.parse::<RequestRule>()) else { return Ok(()) };
+            if rule.allows("GET", &target) {
+                for served in served(target.path()) {
+                    prop_assert!(rule.allows("GET", &Target::read(&served).unwrap()), "{}: {}", text, served);
+                }
             }
         }
 
