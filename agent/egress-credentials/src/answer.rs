@@ -3,7 +3,7 @@
 use crate::{
     mask::Mask,
     refusal::Refusal,
-    request::{is_one, kept, remove},
+    request::{is_one, kept},
 };
 use hyper::{
     HeaderMap, Method, Response, StatusCode, Version,
@@ -15,17 +15,14 @@ use hyper::{
 };
 use ringfence_wire::egress::EgressCause;
 
-/// Says what of an answer's head is not there.
-const WITHHELD: &str = "x-ringfence-withheld";
-
 /// What an answer is to.
 #[derive(Debug, Clone)]
 pub(crate) struct Asked {
     pub(crate) method: Method,
     /// It asked for a WebSocket.
     pub(crate) is_upgrade: bool,
-    /// It had the credential.
-    pub(crate) has_credential: bool,
+    /// It had the credential, and a cookie for that would have no rules: a session is as good as a login.
+    pub(crate) takes_cookies: bool,
 }
 
 /// An answer's head as it goes on to the client.
@@ -41,6 +38,10 @@ pub(crate) fn anew(answer: &Parts, asked: &Asked, mask: &Mask) -> Result<Respons
         let reason = "the server encoded its answer, although it was asked not to, so that the credential could come back in it unseen";
         return Err(Refusal::new(EgressCause::Reflects, reason));
     }
+    if !answer.headers.get_all(SEC_WEBSOCKET_EXTENSIONS).iter().all(HeaderValue::is_empty) {
+        let reason = "the server's WebSocket has an extension that nobody asked for, so that the credential could come back in it unseen";
+        return Err(Refusal::new(EgressCause::Reflects, reason));
+    }
     let is_switched = answer.status == StatusCode::SWITCHING_PROTOCOLS;
     if is_switched && !asked.is_upgrade {
         return Err(Refusal::new(
@@ -48,13 +49,10 @@ pub(crate) fn anew(answer: &Parts, asked: &Asked, mask: &Mask) -> Result<Respons
             "the server went on to a protocol that nobody asked for",
         ));
     }
-    if is_switched && answer.headers.keys().any(|name| is_one(name, SEC_WEBSOCKET_EXTENSIONS.as_str())) {
-        let reason = "the server chose an extension of WebSockets that nobody asked for, so that the credential could come back unseen";
-        return Err(Refusal::new(EgressCause::Reflects, reason));
-    }
     let mut headers = HeaderMap::with_capacity(answer.headers.len());
     for (name, value) in &kept(&answer.headers) {
-        if mask.masked(name.as_str().as_bytes()).is_some() {
+        let is_cookie = is_one(name, SET_COOKIE.as_str()) || is_one(name, "set-cookie2");
+        if mask.masked(name.as_str().as_bytes()).is_some() || (asked.takes_cookies && is_cookie) {
             continue;
         }
         let value = match mask.masked(value.as_bytes()) {
@@ -65,19 +63,14 @@ pub(crate) fn anew(answer: &Parts, asked: &Asked, mask: &Mask) -> Result<Respons
     }
     // Another way to the host, by a protocol that is refused.
     headers.remove(ALT_SVC);
-    if asked.has_credential && headers.keys().any(|name| is_one(name, SET_COOKIE.as_str())) {
-        // A session is the account itself, on every path, and without the rules.
-        remove(&mut headers, SET_COOKIE.as_str());
-        headers.insert(HeaderName::from_static(WITHHELD), HeaderValue::from_static("set-cookie"));
-    }
-    if is_closing(answer) {
-        headers.insert(CONNECTION, HeaderValue::from_static("close"));
-    }
     if asked.method == Method::HEAD || answer.status == StatusCode::NOT_MODIFIED {
         // It has no body that says how long it would be.
         if let Some(length) = answer.headers.get(CONTENT_LENGTH) {
             headers.insert(CONTENT_LENGTH, length.clone());
         }
+    }
+    if ends_connection(answer, asked) {
+        headers.insert(CONNECTION, HeaderValue::from_static("close"));
     }
     if is_switched {
         headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
@@ -89,16 +82,19 @@ pub(crate) fn anew(answer: &Parts, asked: &Asked, mask: &Mask) -> Result<Respons
     Ok(head)
 }
 
-/// Whether the server's connection ends with this answer: then so does the client's, which has to know before it asks again.
-fn is_closing(answer: &Parts) -> bool {
-    answer.version < Version::HTTP_11
-        || answer
-            .headers
-            .get_all(CONNECTION)
-            .into_iter()
-            .filter_map(|value| value.to_str().ok())
-            .flat_map(|value| value.split(','))
-            .any(|word| word.trim().eq_ignore_ascii_case("close"))
+/// Whether nothing can be asked on the server's connection behind this answer: it says so, or its body ends with it.
+fn ends_connection(answer: &Parts, asked: &Asked) -> bool {
+    let says = |word: &str| {
+        let values = answer.headers.get_all(CONNECTION).into_iter().filter_map(|value| value.to_str().ok());
+        values.flat_map(|value| value.split(',')).any(|part| part.trim().eq_ignore_ascii_case(word))
+    };
+    let has_length = [CONTENT_LENGTH, TRANSFER_ENCODING].iter().any(|name| answer.headers.contains_key(name));
+    let is_without_body = asked.method == Method::HEAD
+        || answer.status.is_informational()
+        || matches!(answer.status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
+    says("close")
+        || (answer.version < Version::HTTP_11 && !says("keep-alive"))
+        || !(has_length || is_without_body)
 }
 
 #[cfg(test)]
@@ -107,7 +103,7 @@ mod tests {
     use ringfence_credentials::Secret;
 
     fn asked() -> Asked {
-        Asked { method: Method::GET, is_upgrade: false, has_credential: false }
+        Asked { method: Method::GET, is_upgrade: false, takes_cookies: false }
     }
 
     fn of(status: u16, headers: &[(&str, &str)], asked: &Asked) -> Result<Vec<String>, EgressCause> {
@@ -115,7 +111,7 @@ mod tests {
         for (name, value) in headers {
             answer = answer.header(*name, *value);
         }
-        let mask = Mask::new(&[Secret::from("secret-token-1".to_owned())]);
+        let mask = Mask::all(&[Secret::from("secret-token-1".to_owned())]).unwrap();
         let anew =
             anew(&answer.body(()).unwrap().into_parts().0, asked, &mask).map_err(|refusal| refusal.cause)?;
         let lines = anew.headers().iter().map(|(name, value)| format!("{name}: {}", value.to_str().unwrap()));
@@ -129,30 +125,42 @@ mod tests {
             ("x-echo", "Basic dTpzZWNyZXQtdG9rZW4tMQ=="),
             ("secret-token-1", "x"),
             ("set-cookie", "a=b"),
+            ("content-length", "0"),
         ];
         let lines = of(302, &headers, &asked()).unwrap();
         assert_eq!(lines[0], "location: https://a.org/?token=**************&x");
         assert!(lines[1].starts_with("x-echo: Basic d") && lines[1].contains("******"), "{lines:?}");
-        assert_eq!(lines[2..], ["set-cookie: a=b"], "of a request without the credential");
+        assert_eq!(lines[2..], ["set-cookie: a=b"]);
     }
 
     #[test]
-    fn a_session_is_not_given_for_the_credential() {
-        let with = Asked { has_credential: true, ..asked() };
-        let headers = [("Set-Cookie", "session=1"), ("set_cookie", "b=2"), ("etag", "e")];
-        assert_eq!(of(200, &headers, &with).unwrap(), ["etag: e", "x-ringfence-withheld: set-cookie"]);
-        assert_eq!(of(200, &[("etag", "e")], &with).unwrap(), ["etag: e"], "the control");
+    fn a_session_of_the_credential_s_is_not_the_client_s() {
+        let headers = [
+            ("set-cookie", "a=b"),
+            ("Set-Cookie2", "c"),
+            ("set_cookie", "d"),
+            ("x-a", "1"),
+            ("content-length", "0"),
+        ];
+        let had = Asked { takes_cookies: true, ..asked() };
+        assert_eq!(of(200, &headers, &had).unwrap(), ["x-a: 1"]);
+        assert_eq!(of(200, &headers, &asked()).unwrap().len(), 4, "the control");
     }
 
     #[test]
-    fn a_connection_that_ends_says_so() {
-        assert_eq!(of(200, &[("connection", "x, Close")], &asked()).unwrap(), ["connection: close"]);
-        assert!(of(200, &[("connection", "keep-alive")], &asked()).unwrap().is_empty());
-        let mut old =
-            Response::builder().status(200).version(Version::HTTP_10).body(()).unwrap().into_parts().0;
-        assert!(is_closing(&old));
-        old.version = Version::HTTP_11;
-        assert!(!is_closing(&old));
+    fn a_connection_that_the_server_ends_is_said_to_end() {
+        let ends = |headers: &[(&str, &str)]| {
+            of(200, headers, &asked()).unwrap().contains(&"connection: close".to_owned())
+        };
+        assert!(ends(&[("content-length", "1"), ("connection", "x, Close")]));
+        assert!(ends(&[]), "its body ends with the connection");
+        assert!(!ends(&[("content-length", "1")]) && !ends(&[("transfer-encoding", "chunked")]));
+        let mut old = Response::builder().header("content-length", "1").body(()).unwrap().into_parts().0;
+        assert!(!ends_connection(&old, &asked()), "the control");
+        old.version = Version::HTTP_10;
+        assert!(ends_connection(&old, &asked()));
+        old.headers.insert(CONNECTION, HeaderValue::from_static("keep-alive"));
+        assert!(!ends_connection(&old, &asked()));
     }
 
     #[test]
@@ -167,6 +175,10 @@ mod tests {
         assert!(of(200, &[("transfer-encoding", "chunked")], &asked()).is_ok());
         assert!(of(200, &[("content-encoding", "Identity")], &asked()).is_ok());
         assert_eq!(of(101, &[("upgrade", "h2c")], &asked()), Err(EgressCause::Reflects));
+        let upgrade = Asked { is_upgrade: true, ..asked() };
+        let deflate = [("sec-websocket-extensions", "permessage-deflate")];
+        assert_eq!(of(101, &deflate, &upgrade), Err(EgressCause::Reflects));
+        assert!(of(101, &[], &upgrade).is_ok(), "the control");
     }
 
     #[test]
@@ -184,7 +196,5 @@ mod tests {
         assert_eq!(of(200, &headers, &head).unwrap(), ["etag: e", "content-length: 7"]);
         let upgrade = Asked { is_upgrade: true, ..asked() };
         assert_eq!(of(101, &[], &upgrade).unwrap(), ["connection: upgrade", "upgrade: websocket"]);
-        let unasked = [("sec-websocket-extensions", "permessage-deflate")];
-        assert_eq!(of(101, &unasked, &upgrade), Err(EgressCause::Reflects));
     }
 }

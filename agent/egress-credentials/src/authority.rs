@@ -229,10 +229,23 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_is_made_anew_by_the_clock_that_it_is_checked_by() {
-        let made = Timestamp::now();
-        let later = |hours| made + SignedDuration::from_hours(hours);
-        assert!(is_good(made, made) && is_good(made, later(11)));
-        assert!(!is_good(made, later(13)) && !is_good(made, later(60)) && !is_good(made, later(-1)));
+    fn what_is_served_is_good_by_the_clock_on_the_wall() {
+        let made: Timestamp = "2026-01-02T03:00:00Z".parse().unwrap();
+        for (now, is) in [
+            ("2026-01-02T03:00:00Z", true),
+            ("2026-01-02T14:59:59Z", true),
+            ("2026-01-02T15:00:00Z", false),
+            ("2026-01-05T03:00:00Z", false),
+            ("2026-01-01T03:00:00Z", false),
+        ] {
+            assert_eq!(is_good(made, now.parse().unwrap()), is, "{now}");
+        }
+        let authority = Authority::new("c", ["a.org"].into_iter(), make_key().unwrap().0).unwrap();
+        let one = authority.serve_as("a.org").unwrap();
+        assert!(Arc::ptr_eq(&one, &authority.serve_as("a.org").unwrap()));
+        // As after three days of suspend.
+        let then = Timestamp::now().checked_sub(SignedDuration::from_hours(72)).unwrap();
+        authority.made.borrow_mut().get_mut("a.org").unwrap().1 = then;
+        assert!(!Arc::ptr_eq(&one, &authority.serve_as("a.org").unwrap()));
     }
 }

@@ -74,11 +74,11 @@ impl Masked {
         loop {
             let piece = match ready!(Pin::new(&mut self.body).poll_frame(cx)) {
                 Some(Ok(frame)) => match frame.into_data() {
-                    Ok(data) => self.pieces.push(&self.mask, &data),
+                    Ok(data) => self.pieces.push_lines(&self.mask, &data),
                     Err(_) => continue,
                 },
                 Some(Err(error)) => return Poll::Ready(Some(Err(error))),
-                None => match self.pieces.finish(&self.mask) {
+                None => match self.pieces.finish() {
                     last if last.is_empty() => return Poll::Ready(None),
                     last => last,
                 },

@@ -21,6 +21,16 @@ pub enum Unfit {
         "the credential of {0} has fewer than {SHORTEST} characters, so that it cannot be kept from coming back"
     )]
     Short(String),
+    /// It would not be found in each of its spellings, or is cut where lines end.
+    #[error(
+        "the credential of {0} has a character that is not printable ASCII, so that it cannot be kept from coming back"
+    )]
+    Unprintable(String),
+    /// It would take too much memory to look for all of them.
+    #[error(
+        "the credentials are too long together to be kept from coming back: give the container fewer, or shorter ones"
+    )]
+    Together,
     /// No header can have it.
     #[error("the credential of {0} fits in no header")]
     Header(String, #[source] InvalidHeaderValue),
@@ -54,6 +64,9 @@ impl Host {
     pub(crate) fn new(rules: HostCredential, secret: &Secret) -> Result<Self, Unfit> {
         if secret.expose().len() < SHORTEST {
             return Err(Unfit::Short(rules.host));
+        }
+        if secret.expose().bytes().any(|byte| byte != b' ' && !byte.is_ascii_graphic()) {
+            return Err(Unfit::Unprintable(rules.host));
         }
         let value = value(&rules.place, secret).map_err(|error| Unfit::Header(rules.host.clone(), error))?;
         Ok(Self { rules, value })
@@ -97,13 +110,12 @@ impl Hosts {
     /// # Errors
     /// [`Unfit`].
     pub(crate) fn new(hosts: Vec<(HostCredential, Secret)>) -> Result<Self, Unfit> {
-        let mask = Arc::new(Mask::new(hosts.iter().map(|(_, secret)| secret)));
+        let secrets: Vec<Secret> = hosts.iter().map(|(_, secret)| secret.clone()).collect();
         let hosts = hosts.into_iter().map(|(rules, secret)| Host::new(rules, &secret).map(Rc::new));
-        Ok(Self {
-            hosts: RefCell::new(hosts.collect::<Result<_, _>>()?),
-            mask,
-            changed: watch::Sender::new(()),
-        })
+        // Each is one that can be looked for: then all of them.
+        let hosts = RefCell::new(hosts.collect::<Result<_, _>>()?);
+        let mask = Arc::new(Mask::all(&secrets).ok_or(Unfit::Together)?);
+        Ok(Self { hosts, mask, changed: watch::Sender::new(()) })
     }
 
     /// A host at a port.
@@ -152,7 +164,14 @@ mod tests {
 
     fn rules(host: &str, place: CredentialPlace) -> HostCredential {
         let allow = vec!["GET /a".parse().unwrap()];
-        HostCredential { host: host.into(), port: 443, place, allow, otherwise: Otherwise::Refuse }
+        HostCredential {
+            host: host.into(),
+            port: 443,
+            place,
+            allow,
+            otherwise: Otherwise::Refuse,
+            cookies: false,
+        }
     }
 
     fn header(place: CredentialPlace) -> (String, String) {
@@ -171,6 +190,41 @@ mod tests {
         assert_eq!(header(own), of("private-token", "secret-token"));
         let short = Host::new(rules("a.org", CredentialPlace::Bearer), &Secret::from("short".to_owned()));
         assert!(matches!(short, Err(Unfit::Short(_))));
+        let basic = CredentialPlace::basic("me").unwrap();
+        for text in ["two\nlines", "schl\u{fc}ssel-wort"] {
+            let unfit = Host::new(rules("a.org", basic.clone()), &Secret::from(text.to_owned()));
+            assert!(matches!(unfit, Err(Unfit::Unprintable(_))), "{text}");
+        }
+    }
+
+    fn of(name: &str, key: String) -> (HostCredential, Secret) {
+        (rules(name, CredentialPlace::Bearer), Secret::from(key))
+    }
+
+    #[test]
+    fn what_any_host_answers_is_searched_for_the_credentials_of_all() {
+        let hosts =
+            Hosts::new(vec![of("a.org", "secret-of-a".to_owned()), of("b.org", "secret-of-b".to_owned())])
+                .unwrap();
+        // Also for one that is in the rules no more.
+        hosts.replace(&[rules("a.org", CredentialPlace::Bearer)]);
+        for key in ["secret-of-a", "secret-of-b"] {
+            assert!(hosts.mask.masked(key.as_bytes()).is_some(), "{key}");
+        }
+        assert!(hosts.mask.masked(b"secret-of-c").is_none(), "the control");
+    }
+
+    #[test]
+    fn more_than_can_be_looked_for_is_refused() {
+        let key = |number: usize| format!("{number:05}{}", "k".repeat(2000));
+        let several = |count: usize| {
+            (0..count).map(|number| of(&format!("{number}.org"), key(number))).collect::<Vec<_>>()
+        };
+        assert!(Hosts::new(several(8)).is_ok());
+        assert!(matches!(Hosts::new(several(12)), Err(Unfit::Together)));
+        let same = (0..64).map(|number| of(&format!("{number}.org"), key(1))).collect();
+        assert!(Hosts::new(same).is_ok(), "one for many hosts is looked for once");
+        assert!(Hosts::new(vec![of("a.org", "k".repeat(16 << 10))]).is_ok(), "the longest");
     }
 
     #[test]

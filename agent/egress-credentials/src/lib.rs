@@ -9,8 +9,8 @@
 //! | `taken` | one connection, from its handshake to its end |
 //! | `server` | its other side: TLS to the server that the egress worker dialled |
 //! | `request`, `answer` | heads as they are written anew; pure |
-//! | `mask`, `body` | credentials in what servers send back |
-//! | `upgrade`, `frames` | WebSockets |
+//! | `mask`, `spelling`, `body` | credentials in what servers send back |
+//! | `upgrade`, `websocket` | WebSockets |
 //! | `stream` | sockets of which something was read already, and whose bytes are counted |
 //! | `refusal` | why something is refused, and how its client learns of it |
 //!
@@ -27,7 +27,6 @@ mod answer;
 mod authority;
 mod body;
 mod confine;
-mod frames;
 mod hosts;
 mod link;
 mod mask;
@@ -35,6 +34,8 @@ mod refusal;
 mod request;
 pub mod role;
 mod server;
+mod spelling;
 mod stream;
 mod taken;
 mod upgrade;
+mod websocket;

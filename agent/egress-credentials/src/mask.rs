@@ -1,191 +1,277 @@
-//! Credentials in what servers send back: looked for as they are, as hexadecimal digits, and in base64 at each of its three
-//! alignments, which is how basic auth has them; each byte of these in any of its [spellings](spelling). What is found becomes
-//! asterisks, as many as it had bytes: lengths, and the frames of WebSockets, stay what they were. Pure.
+//! Credentials in what servers send back: looked for as they are, in hexadecimal digits, and in base64 at each of its three
+//! alignments, which is how basic auth has them; each character of these in any of its [spellings](crate::spelling). What is found
+//! becomes asterisks, as many as it had bytes: lengths, and the frames of WebSockets, stay what they were. Pure.
 //!
-//! Who reads an answer may have chosen its end, and sees when which bytes come. So how much waits for what is behind it follows from
-//! lengths alone, and from line ends, which no credential has; never from whether it could be a credential's beginning.
+//! **What waits, and for how long, does not depend on the credential.** Whoever chooses a part of what a server sends would
+//! otherwise guess it character by character: from what waits because it could be a beginning. So as many bytes wait as a whole one
+//! may have, whatever they are, until a line ends (no credential has a line end in it, nor any spelling of one) or the message does.
+//! Nor does the work: each byte moves all possible beginnings on at once, as bits of words (Baeza-Yates and Gonnet's algorithm).
 
-mod spelling;
-
+use crate::spelling::{self, meaning};
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use ringfence_credentials::Secret;
-use spelling::{BEGINNINGS, WIDEST, spelled};
 use zeroize::Zeroizing;
 
 /// What stands in the place of each byte.
 const MASKED: u8 = b'*';
-/// No credential, in whatever spelling, goes beyond it.
-const LINE_END: u8 = b'\n';
+/// Rows of beginnings: at least one for each number of bytes that a character is spelled with, and this one's.
+const ROWS: usize = (spelling::LONGEST + 1).next_power_of_two();
 
-/// Bytes in the place of each of which another may stand, too: digits in capitals, base64's other alphabet.
-struct Pattern {
-    bytes: Zeroizing<Vec<(u8, u8)>>,
-    /// Most bytes that it is found as.
-    widest: usize,
-}
+/// Most characters of all patterns: each takes two bytes of every answer that is under way, and 32 of the process.
+const MOST_BITS: usize = 128 << 10;
+
+/// One text that is looked for: of each character the one or two bytes that it may be.
+type Pattern = Zeroizing<Vec<[u8; 2]>>;
 
 /// What is looked for.
 pub(crate) struct Mask {
     patterns: Vec<Pattern>,
-    /// What any of them can begin with.
-    beginnings: [bool; 256],
-    /// Most bytes that one of them is found as.
-    widest: usize,
+    /// A bit for each character of each pattern.
+    words: usize,
+    /// For each byte, the characters that it may be.
+    is: Zeroizing<Vec<u64>>,
+    /// First characters, and last ones.
+    firsts: Vec<u64>,
+    ends: Vec<u64>,
+    /// The last ones, and whose.
+    lasts: Vec<(usize, usize)>,
+    /// Most bytes that any of them is found in: by the credentials' lengths alone.
+    longest: usize,
 }
 
 impl Mask {
-    /// For all credentials of a container, each of at least [`ringfence_wire::credentials::SHORTEST`] bytes.
-    pub(crate) fn new<'s>(secrets: impl IntoIterator<Item = &'s Secret>) -> Self {
-        let mut patterns = Vec::new();
+    /// For credentials of at least [`ringfence_wire::credentials::SHORTEST`] bytes each. `None`: they are too long together.
+    pub(crate) fn all(secrets: &[Secret]) -> Option<Self> {
+        let longest = secrets.iter().map(|secret| secret.expose().len()).max().unwrap_or_default();
+        let mut patterns: Vec<Pattern> = Vec::new();
         for secret in secrets {
             let secret = secret.expose().as_bytes();
-            patterns.push(Pattern::new(secret.len(), secret.iter().map(|byte| (*byte, *byte))));
-            let digits = secret.iter().flat_map(|byte| [byte >> 4, byte & 15]);
-            let digits =
-                digits.map(|digit| char::from_digit(digit.into(), 16).map_or(0, |digit| digit as u8));
-            patterns.push(Pattern::new(
-                secret.len() * 2,
-                digits.map(|digit| (digit, digit.to_ascii_uppercase())),
-            ));
-            for alignment in 0..3 {
-                let encoded = inside_base64(secret, alignment);
-                patterns
-                    .push(Pattern::new(encoded.len(), encoded.iter().map(|byte| (*byte, url_safe(*byte)))));
-            }
+            patterns.extend([as_it_is(secret), hex(secret)]);
+            patterns.extend((0..3).map(|alignment| inside_base64(secret, alignment)));
         }
-        let mut beginnings = [false; 256];
-        let firsts = patterns
-            .iter()
-            .filter_map(|pattern| pattern.bytes.first())
-            .flat_map(|(one, other)| [*one, *other]);
-        for byte in firsts.chain(BEGINNINGS) {
-            if let Some(is_one) = beginnings.get_mut(usize::from(byte)) {
-                *is_one = true;
+        patterns.sort_by(|a, b| a.as_slice().cmp(b.as_slice()));
+        patterns.dedup();
+        let bits: usize = patterns.iter().map(|pattern| pattern.len()).sum();
+        (bits <= MOST_BITS).then(|| Self::of(patterns, longest * spelling::LONGEST))
+    }
+
+    fn of(patterns: Vec<Pattern>, longest: usize) -> Self {
+        let words = patterns.iter().map(|pattern| pattern.len()).sum::<usize>().div_ceil(64);
+        let mut is = Zeroizing::new(vec![0; 256 * words]);
+        let (mut firsts, mut ends) = (vec![0; words], vec![0; words]);
+        let (mut lasts, mut at) = (Vec::with_capacity(patterns.len()), 0);
+        for (number, pattern) in patterns.iter().enumerate() {
+            set(&mut firsts, at);
+            for may_be in pattern.iter() {
+                for byte in may_be {
+                    set(row_mut(&mut is, usize::from(*byte), words), at);
+                }
+                at += 1;
             }
+            let last = at.saturating_sub(1);
+            set(&mut ends, last);
+            lasts.push((last, number));
         }
-        let widest = patterns.iter().map(|pattern| pattern.widest).max().unwrap_or_default();
-        Self { patterns, beginnings, widest }
+        Self { patterns, words, is, firsts, ends, lasts, longest }
+    }
+
+    /// How many of the last bytes of a message that goes on wait, if it has so many yet.
+    pub(crate) fn waits_of(&self, bytes: u64) -> u64 {
+        bytes.min(self.longest.saturating_sub(1) as u64)
     }
 
     /// Bytes without credentials. `None`: there are none.
     pub(crate) fn masked(&self, bytes: &[u8]) -> Option<Vec<u8>> {
-        let mut covered = vec![false; bytes.len()];
-        self.cover(bytes, &mut covered);
-        covered.contains(&true).then(|| without(bytes, &covered))
+        let mut pieces = Pieces::default();
+        let mut out = pieces.push(self, bytes);
+        out.extend(pieces.finish());
+        (pieces.found > 0).then_some(out)
     }
 
-    /// Marks the bytes of credentials: of all of them, where they overlap.
-    fn cover(&self, bytes: &[u8], covered: &mut [bool]) {
-        let begins = |byte: &u8| self.beginnings.get(usize::from(*byte)).copied().unwrap_or_default();
-        for (from, _) in bytes.iter().enumerate().filter(|(_, byte)| begins(byte)) {
-            let text = bytes.get(from..).unwrap_or_default();
-            for length in self.patterns.iter().filter_map(|pattern| pattern.found_in(text)) {
-                if let Some(found) = covered.get_mut(from..from + length) {
-                    found.fill(true);
-                }
+    /// Where the credential begins that ends with the last of these bytes: the earliest place.
+    fn begins(&self, pattern: usize, bytes: &[u8]) -> usize {
+        let mut places = vec![bytes.len()];
+        for may_be in self.patterns.get(pattern).into_iter().flat_map(|pattern| pattern.iter().rev()) {
+            let mut before: Vec<usize> = Vec::with_capacity(places.len());
+            for place in places {
+                let until = bytes.get(..place).unwrap_or_default();
+                let fits = spelled(until).filter(|(byte, _)| may_be.contains(byte));
+                before.extend(fits.map(|(_, length)| place - length));
             }
+            before.sort_unstable();
+            before.dedup();
+            places = before;
         }
+        // One that is longer than what was kept begins before that.
+        places.first().copied().unwrap_or_default()
     }
 }
 
-impl Pattern {
-    /// Of so many bytes: a vector that grows leaves copies behind.
-    fn new(length: usize, bytes: impl Iterator<Item = (u8, u8)>) -> Self {
-        let mut all = Zeroizing::new(Vec::with_capacity(length));
-        all.extend(bytes);
-        Self { widest: all.len() * WIDEST, bytes: all }
-    }
+/// What the end of these bytes may spell: a byte, and with how many.
+fn spelled(bytes: &[u8]) -> impl Iterator<Item = (u8, usize)> {
+    let itself = bytes.last().map(|byte| (*byte, 1));
+    let from = bytes.len().saturating_sub(spelling::LONGEST);
+    let longer = (from..bytes.len().saturating_sub(1)).filter_map(move |at| {
+        let text = bytes.get(at..)?;
+        Some((meaning(text)?, text.len()))
+    });
+    itself.into_iter().chain(longer)
+}
 
-    /// The most bytes at the beginning of a text that are it.
-    fn found_in(&self, text: &[u8]) -> Option<usize> {
-        // Where the bytes so far can end: a byte of an escape may be one of the credential's own.
-        let (mut ends, mut next) = (Vec::new(), Vec::new());
-        for (at, (one, other)) in self.bytes.iter().enumerate() {
-            // Nothing is allocated for a text that does not even begin so.
-            let before: &[usize] = if at == 0 { &[0] } else { &ends };
-            for end in before {
-                let rest = text.get(*end..).unwrap_or_default();
-                spelled(*one, rest, |length| next.push(end + length));
-                if other != one {
-                    spelled(*other, rest, |length| next.push(end + length));
-                }
-            }
-            if next.is_empty() {
-                return None;
-            }
-            next.sort_unstable();
-            next.dedup();
-            ends.clear();
-            std::mem::swap(&mut ends, &mut next);
-        }
-        ends.last().copied()
+fn set(words: &mut [u64], bit: usize) {
+    if let Some(word) = words.get_mut(bit / 64) {
+        *word |= 1 << (bit % 64);
     }
+}
+
+fn row(rows: &[u64], number: usize, words: usize) -> &[u64] {
+    rows.get(number * words..(number + 1) * words).unwrap_or_default()
+}
+
+fn row_mut(rows: &mut [u64], number: usize, words: usize) -> &mut [u64] {
+    rows.get_mut(number * words..(number + 1) * words).unwrap_or_default()
 }
 
 /// Bytes that come in pieces.
 #[derive(Default)]
 pub(crate) struct Pieces {
-    held: Vec<u8>,
-    /// Which of them are a credential's.
-    covered: Vec<bool>,
+    /// What waits, as it came.
+    came: Vec<u8>,
+    /// The same, as it goes.
+    goes: Vec<u8>,
+    /// After each of the last bytes, which characters could be that far: row `at % ROWS` is of byte `at`.
+    beginnings: Vec<u64>,
+    at: usize,
+    /// Bytes since one that begins a spelling.
+    plain: usize,
+    found: usize,
 }
 
 impl Pieces {
-    /// What may go out now: up to the last line's end, and what is too far back for a credential that is not whole yet.
+    /// What may go out now: all but as many bytes as could be the beginning of a credential.
     pub(crate) fn push(&mut self, mask: &Mask, piece: &[u8]) -> Vec<u8> {
-        self.held.extend_from_slice(piece);
-        let line = self.held.iter().rposition(|byte| *byte == LINE_END).map_or(0, |at| at + 1);
-        let waits = mask.widest.saturating_sub(1);
-        // It is searched when so much more has come as waits anyway: a server may send a byte at a time.
-        let far = self.held.len() - waits.min(self.held.len());
-        let count = line.max(if far >= waits { far } else { 0 });
-        self.take(mask, count)
+        self.search(mask, piece);
+        self.all_but(self.came.len().min(mask.longest.saturating_sub(1)))
+    }
+
+    /// The same, and what is before the last end of a line.
+    pub(crate) fn push_lines(&mut self, mask: &Mask, piece: &[u8]) -> Vec<u8> {
+        self.search(mask, piece);
+        let is_end = |byte: &u8| matches!(byte, b'\n' | b'\r');
+        let of_line = self.came.iter().rev().position(is_end).unwrap_or(self.came.len());
+        self.all_but(of_line.min(mask.longest.saturating_sub(1)))
     }
 
     /// What waited: nothing is behind it.
-    pub(crate) fn finish(&mut self, mask: &Mask) -> Vec<u8> {
-        self.take(mask, self.held.len())
+    pub(crate) fn finish(&mut self) -> Vec<u8> {
+        self.beginnings.clear();
+        self.all_but(0)
     }
 
     /// How many bytes wait.
     pub(crate) fn waiting(&self) -> usize {
-        self.held.len()
+        self.came.len()
     }
 
-    fn take(&mut self, mask: &Mask, count: usize) -> Vec<u8> {
-        if count == 0 {
-            return Vec::new();
+    fn all_but(&mut self, waits: usize) -> Vec<u8> {
+        let goes = self.came.len() - waits.min(self.came.len());
+        self.came.drain(..goes);
+        self.goes.drain(..goes).collect()
+    }
+
+    fn search(&mut self, mask: &Mask, piece: &[u8]) {
+        self.beginnings.resize(ROWS * mask.words, 0);
+        let from = self.came.len();
+        self.came.extend_from_slice(piece);
+        self.goes.extend_from_slice(piece);
+        for (until, byte) in (from + 1..).zip(piece) {
+            self.at = (self.at + 1) % ROWS;
+            self.plain = if spelling::begins(*byte) { 0 } else { self.plain.saturating_add(1) };
+            let mut is_end = self.move_on(mask, *byte, 1);
+            if self.plain < spelling::LONGEST {
+                let came = std::mem::take(&mut self.came);
+                for (byte, length) in spelled(came.get(..until).unwrap_or_default()).skip(1) {
+                    is_end |= self.move_on(mask, byte, length);
+                }
+                self.came = came;
+            }
+            if is_end {
+                self.hide(mask, until);
+            }
         }
-        self.covered.resize(self.held.len(), false);
-        mask.cover(&self.held, &mut self.covered);
-        let out = without(self.held.get(..count).unwrap_or_default(), &self.covered);
-        self.held.drain(..count);
-        self.covered.drain(..count);
-        out
+    }
+
+    /// Moves on every beginning that stood so many bytes before, by a character that they spell. Whether any is whole now.
+    fn move_on(&mut self, mask: &Mask, byte: u8, length: usize) -> bool {
+        let words = mask.words;
+        let [now, before] =
+            [self.at, (self.at + ROWS - length) % ROWS].map(|at| at * words..(at + 1) * words);
+        let Ok([now, before]) = self.beginnings.get_disjoint_mut([now, before]) else { return false };
+        let is = row(&mask.is, usize::from(byte), words);
+        let (mut carried, mut ended) = (0, 0);
+        let of_mask = is.iter().zip(&mask.firsts).zip(&mask.ends);
+        for ((now, before), ((is, first), end)) in now.iter_mut().zip(before.iter()).zip(of_mask) {
+            let moved = (before << 1 | carried | first) & is;
+            carried = before >> 63;
+            ended |= moved & end;
+            // The byte itself is the first that is looked at.
+            *now = if length == 1 { moved } else { *now | moved };
+        }
+        ended != 0
+    }
+
+    fn hide(&mut self, mask: &Mask, until: usize) {
+        let reached = row(&self.beginnings, self.at, mask.words);
+        let is_whole = |bit: usize| reached.get(bit / 64).is_some_and(|word| word >> (bit % 64) & 1 == 1);
+        for (_, pattern) in mask.lasts.iter().filter(|(bit, _)| is_whole(*bit)) {
+            self.found += 1;
+            let from = mask.begins(*pattern, self.came.get(..until).unwrap_or_default());
+            if let Some(found) = self.goes.get_mut(from..until) {
+                found.fill(MASKED);
+            }
+        }
     }
 }
 
-fn without(bytes: &[u8], covered: &[bool]) -> Vec<u8> {
-    bytes.iter().zip(covered).map(|(byte, covered)| if *covered { MASKED } else { *byte }).collect()
+fn pattern(bytes: impl ExactSizeIterator<Item = [u8; 2]>) -> Pattern {
+    // Room for all of it at once: a vector that grows leaves copies behind.
+    let mut out = Zeroizing::new(Vec::with_capacity(bytes.len()));
+    out.extend(bytes);
+    out
+}
+
+fn as_it_is(secret: &[u8]) -> Pattern {
+    // Forms have a plus for a space.
+    pattern(secret.iter().map(|byte| [*byte, if *byte == b' ' { b'+' } else { *byte }]))
+}
+
+fn hex(secret: &[u8]) -> Pattern {
+    let digit = |value: u8| {
+        let lower = char::from_digit(value.into(), 16).map_or(0, |digit| digit as u8);
+        [lower, lower.to_ascii_uppercase()]
+    };
+    let digits = (0..secret.len() * 2).map(|at| {
+        let byte = secret.get(at / 2).copied().unwrap_or_default();
+        digit(if at % 2 == 0 { byte >> 4 } else { byte & 15 })
+    });
+    pattern(digits)
 }
 
 /// What base64 makes of a secret `alignment` bytes into a group of three, without the characters that its neighbours have a part in.
-fn inside_base64(secret: &[u8], alignment: usize) -> Zeroizing<Vec<u8>> {
-    let mut padded = Zeroizing::new(vec![0; alignment]);
+fn inside_base64(secret: &[u8], alignment: usize) -> Pattern {
+    let mut padded = Zeroizing::new(Vec::with_capacity(alignment + secret.len()));
+    padded.resize(alignment, 0);
     padded.extend_from_slice(secret);
     let encoded = Zeroizing::new(STANDARD.encode(&*padded));
     let from = alignment + usize::from(alignment > 0);
     let whole = padded.len() * 8 / 6;
-    Zeroizing::new(encoded.as_bytes().get(from..whole).unwrap_or_default().to_vec())
-}
-
-/// The same in base64's other alphabet.
-fn url_safe(byte: u8) -> u8 {
-    match byte {
-        b'+' => b'-',
-        b'/' => b'_',
-        same => same,
-    }
+    let inside = encoded.as_bytes().get(from..whole).unwrap_or_default();
+    // Both alphabets, mixed as they are.
+    pattern(inside.iter().map(|byte| match byte {
+        b'+' => [b'+', b'-'],
+        b'/' => [b'/', b'_'],
+        other => [*other; 2],
+    }))
 }
 
 #[cfg(test)]

@@ -1,12 +1,13 @@
 //! A request as it is written anew: what goes on of it, and whether the credential is put in. Pure.
 
 use crate::{hosts::Host, refusal::Refusal};
+use http_body::Body;
 use hyper::{
     HeaderMap, Method, Request, Uri, Version,
     header::{
-        ACCEPT_CHARSET, ACCEPT_ENCODING, CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, HOST, HeaderName,
-        HeaderValue, IF_RANGE, PROXY_AUTHENTICATE, RANGE, SEC_WEBSOCKET_EXTENSIONS, TE, TRAILER,
-        TRANSFER_ENCODING, UPGRADE,
+        ACCEPT_CHARSET, ACCEPT_ENCODING, AUTHORIZATION, CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, HOST,
+        HeaderName, HeaderValue, IF_RANGE, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, RANGE,
+        SEC_WEBSOCKET_EXTENSIONS, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
     },
     http::request::Parts,
 };
@@ -17,38 +18,63 @@ const OF_CONNECTION: [HeaderName; 8] =
     [CONNECTION, CONTENT_LENGTH, EXPECT, PROXY_AUTHENTICATE, TE, TRAILER, TRANSFER_ENCODING, UPGRADE];
 /// The same, that have no constant.
 const OLD: [&str; 3] = ["keep-alive", "proxy-connection", "http2-settings"];
-/// Headers that some servers take a request's method or target from, in the place of what was judged.
-const OVERRIDING: [&str; 13] = [
+/// Headers that some servers take a request's method, target or host from, in the place of what was judged.
+const OVERRIDING: [&str; 20] = [
+    "forwarded",
+    "x-envoy-original-path",
+    "x-forwarded-host",
     "x-forwarded-method",
     "x-forwarded-path",
+    "x-forwarded-prefix",
     "x-forwarded-uri",
     "x-forwarded-url",
+    "x-host",
     "x-http-method",
     "x-http-method-override",
     "x-method",
     "x-method-override",
+    "x-original-host",
     "x-original-method",
+    "x-original-path",
     "x-original-uri",
     "x-original-url",
     "x-rewrite-uri",
     "x-rewrite-url",
 ];
-/// Headers that have credentials at one server or another: a client has none of its own where the host's is.
-const CREDENTIALS: [&str; 15] = [
+/// Headers in which services take a credential, beside `Authorization`: one of a client's could be anybody's.
+const CREDENTIALS: [&str; 33] = [
+    "access-token",
     "api-key",
     "apikey",
-    "authorization",
+    "auth-token",
+    "circle-token",
+    "dd-api-key",
+    "dd-application-key",
     "deploy-token",
     "job-token",
+    "ocp-apim-subscription-key",
     "private-token",
-    "proxy-authorization",
     "x-access-token",
     "x-amz-security-token",
     "x-api-key",
+    "x-api-token",
+    "x-apikey",
+    "x-auth",
     "x-auth-key",
     "x-auth-token",
+    "x-authorization",
+    "x-consul-token",
+    "x-figma-token",
+    "x-functions-key",
     "x-gitlab-token",
+    "x-goog-api-key",
     "x-jfrog-art-api",
+    "x-nomad-token",
+    "x-nuget-apikey",
+    "x-redmine-api-key",
+    "x-registry-auth",
+    "x-shopify-access-token",
+    "x-token",
     "x-vault-token",
 ];
 /// Ports that a `Host` need not name.
@@ -64,22 +90,11 @@ pub(crate) struct Anew {
     pub(crate) is_upgrade: bool,
 }
 
-/// How long a request's body is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Length {
-    /// There is none.
-    None,
-    /// So long as the client said.
-    Known,
-    /// It comes in chunks.
-    Unknown,
-}
-
 /// A request as it goes on to the server.
 ///
 /// # Errors
 /// It does not.
-pub(crate) fn anew(request: &Parts, body: Length, host: &Host) -> Result<Anew, Refusal> {
+pub(crate) fn anew(request: &Parts, host: &Host) -> Result<Anew, Refusal> {
     let rules = &host.rules;
     is_for(request, &rules.host, rules.port)?;
     if let Some(name) = request.headers.keys().find(|name| is_among(name, &OVERRIDING)) {
@@ -102,11 +117,9 @@ pub(crate) fn anew(request: &Parts, body: Length, host: &Host) -> Result<Anew, R
     }
     let is_upgrade = is_upgrade(request);
     let mut headers = kept(&request.headers);
-    for name in CREDENTIALS.into_iter().chain([host.value.0.as_str()]) {
-        remove(&mut headers, name);
-    }
-    if has_credential {
-        // A session of somebody's beside it could be what the server goes by.
+    let own = [AUTHORIZATION, PROXY_AUTHORIZATION, host.value.0.clone()];
+    own.iter().map(HeaderName::as_str).chain(CREDENTIALS).for_each(|name| remove(&mut headers, name));
+    if !rules.cookies {
         remove(&mut headers, COOKIE.as_str());
     }
     let authority = match rules.port {
@@ -124,14 +137,6 @@ pub(crate) fn anew(request: &Parts, body: Length, host: &Host) -> Result<Anew, R
         remove(&mut headers, name.as_str());
     }
     headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
-    match body {
-        // hyper says nothing of a body that is not there, and some servers ask for its length all the same.
-        Length::None if [Method::GET, Method::HEAD, Method::OPTIONS, Method::DELETE].contains(method) => {}
-        Length::None => drop(headers.insert(CONTENT_LENGTH, HeaderValue::from_static("0"))),
-        Length::Known => {}
-        // Nor does it send one with these methods, unless it is told to.
-        Length::Unknown => drop(headers.insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"))),
-    }
     if has_credential {
         let (name, value) = host.value.clone();
         headers.insert(name, value);
@@ -142,6 +147,19 @@ pub(crate) fn anew(request: &Parts, body: Length, host: &Host) -> Result<Anew, R
     *head.version_mut() = Version::HTTP_11;
     *head.headers_mut() = headers;
     Ok(Anew { head, has_credential, is_upgrade })
+}
+
+/// Says how the body of a request ends where the writer of heads would say nothing: that it is empty, or that it comes in chunks, of
+/// which that writer knows nothing with a GET.
+pub(crate) fn frame(head: &mut Request<()>, came: &HeaderMap, body: &impl Body) {
+    let is_expected = ![Method::GET, Method::HEAD, Method::OPTIONS, Method::DELETE].contains(head.method());
+    if body.is_end_stream() {
+        if is_expected || came.contains_key(CONTENT_LENGTH) {
+            head.headers_mut().insert(CONTENT_LENGTH, HeaderValue::from_static("0"));
+        }
+    } else if body.size_hint().exact().is_none() {
+        head.headers_mut().insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
+    }
 }
 
 /// Whether it is for the host that was judged, and that the credential is for.
@@ -191,10 +209,10 @@ pub(crate) fn kept(headers: &HeaderMap) -> HeaderMap {
     kept
 }
 
-/// Whether it is a header of this name to any server: to some all that is neither a letter nor a digit is the same (CGI).
+/// Whether it is a header of this name to any server: to some, all that is no letter and no digit is the same.
 pub(crate) fn is_one(name: &HeaderName, of: &str) -> bool {
-    let folded = |byte: u8| if byte.is_ascii_alphanumeric() { byte.to_ascii_lowercase() } else { b'-' };
-    name.as_str().len() == of.len() && name.as_str().bytes().map(folded).eq(of.bytes())
+    let fold = |byte: u8| if byte.is_ascii_alphanumeric() { byte } else { b'-' };
+    name.as_str().bytes().map(fold).eq(of.bytes().map(fold))
 }
 
 fn is_among(name: &HeaderName, of: &[&str]) -> bool {
@@ -202,7 +220,7 @@ fn is_among(name: &HeaderName, of: &[&str]) -> bool {
 }
 
 /// Takes every header of this name out.
-pub(crate) fn remove(headers: &mut HeaderMap, of: &str) {
+fn remove(headers: &mut HeaderMap, of: &str) {
     let names: Vec<HeaderName> = headers.keys().filter(|name| is_one(name, of)).cloned().collect();
     for name in names {
         headers.remove(name);
@@ -219,7 +237,8 @@ mod tests {
 
     fn host(place: CredentialPlace, otherwise: Otherwise) -> Host {
         let allow = vec!["GET /repos/**".parse().unwrap(), "POST /a".parse().unwrap()];
-        let rules = HostCredential { host: "a.org".into(), port: 443, place, allow, otherwise };
+        let rules =
+            HostCredential { host: "a.org".into(), port: 443, place, allow, otherwise, cookies: false };
         Host::new(rules, &Secret::from(KEY.to_owned())).unwrap()
     }
 
@@ -236,15 +255,14 @@ mod tests {
             let (name, value) = line.split_once(": ").unwrap();
             request = request.header(name, value);
         }
-        if !headers.to_ascii_lowercase().contains("host: ") {
+        if !format!("\n{headers}").to_ascii_lowercase().contains("\nhost: ") {
             request = request.header("host", "a.org");
         }
         request.body(()).unwrap().into_parts().0
     }
 
     fn written(head: &str, host: &Host) -> (String, bool) {
-        let anew =
-            anew(&parts(head), Length::Known, host).unwrap_or_else(|refusal| panic!("{head}: {refusal:?}"));
+        let anew = anew(&parts(head), host).unwrap_or_else(|refusal| panic!("{head}: {refusal:?}"));
         let mut lines: Vec<String> = anew
             .head
             .headers()
@@ -256,7 +274,7 @@ mod tests {
     }
 
     fn refused(head: &str) -> EgressCause {
-        anew(&parts(head), Length::Known, &refusing()).unwrap_err().cause
+        anew(&parts(head), &refusing()).unwrap_err().cause
     }
 
     #[test]
@@ -286,43 +304,18 @@ mod tests {
     }
 
     #[test]
-    fn a_credential_of_the_client_s_own_goes_nowhere() {
-        let passing = host(CredentialPlace::Bearer, Otherwise::Pass);
-        let own = "PRIVATE-TOKEN: x\nJob-Token: x\nX-Api-Key: x\nX-Auth-Token: x\nprivate.token: x\naccept-charset: utf-16\nCookie: a=b";
-        let (head, _) = written(&format!("GET /other\n{own}"), &passing);
-        assert_eq!(head, "GET /other | accept-encoding: identity | cookie: a=b | host: a.org");
-        let (head, has) = written(&format!("GET /repos/x\n{own}"), &passing);
-        assert!(has);
-        assert_eq!(
-            head,
-            "GET /repos/x | accept-encoding: identity | authorization: Bearer secret-token-1 | host: a.org"
-        );
-    }
-
-    #[test]
-    fn the_length_of_a_body_is_said_where_servers_ask_for_it() {
-        let of = |line: &str, length| {
-            let anew = anew(&parts(line), length, &refusing()).unwrap();
-            let value = |name| anew.head.headers().get(name).map(|value| value.to_str().unwrap().to_owned());
-            (value(CONTENT_LENGTH), value(TRANSFER_ENCODING))
-        };
-        assert_eq!(of("POST /a", Length::None), (Some("0".into()), None));
-        assert_eq!(of("GET /repos/x", Length::None), (None, None));
-        assert_eq!(of("POST /a", Length::Known), (None, None), "hyper says it");
-        assert_eq!(of("GET /repos/x", Length::Unknown), (None, Some("chunked".into())));
-    }
-
-    #[test]
     fn what_another_server_could_take_for_another_request_is_refused() {
         for head in [
             "TRACE /repos/x",
             "GET /repos/x\nX-HTTP-Method-Override: DELETE",
             "GET /repos/x\nx_http_method_override: DELETE",
-            "GET /repos/x\nX-Original-URL: /admin",
+            "GET /repos/x\nX-HTTP-Method.Override: DELETE",
             "GET /repos/x\nX-Forwarded-Method: DELETE",
-            "GET /repos/x\nX-Forwarded-URI: /admin",
-            "GET /repos/x\nx-http-method.override: DELETE",
-            "GET /repos/x\nx!original~url: /admin",
+            "GET /repos/x\nX~Original~Method: DELETE",
+            "GET /repos/x\nX-Forwarded-Uri: /admin",
+            "GET /repos/x\nX-Forwarded-Path: /admin",
+            "GET /repos/x\nX-Forwarded-Host: b.org",
+            "GET /repos/x\nX-Original-URL: /admin",
         ] {
             assert_eq!(refused(head), EgressCause::NoRule, "{head}");
         }
@@ -340,11 +333,30 @@ mod tests {
         }
         let mut none = parts("GET /repos/x");
         none.headers.remove(HOST);
-        assert_eq!(anew(&none, Length::Known, &refusing()).unwrap_err().cause, EgressCause::OtherName);
-        assert!(
-            anew(&parts("GET /repos/x\nHost: A.org:443"), Length::None, &refusing()).is_ok(),
-            "the control"
+        assert_eq!(anew(&none, &refusing()).unwrap_err().cause, EgressCause::OtherName);
+        assert!(anew(&parts("GET /repos/x\nHost: A.org:443"), &refusing()).is_ok(), "the control");
+    }
+
+    #[test]
+    fn neither_other_accounts_go_on_nor_what_would_hide_an_answer() {
+        let asked = concat!(
+            "GET /repos/x\nPRIVATE-TOKEN: a\nprivate_token: a\nJob-Token: a\nX-Api-Key: a\nX-Auth-Token: a\nx.api.key: a\n",
+            "Cookie: session=other\nAccept-Charset: utf-16"
         );
+        let fine =
+            "GET /repos/x | accept-encoding: identity | authorization: Bearer secret-token-1 | host: a.org";
+        assert_eq!(written(asked, &refusing()).0, fine);
+        let mut cookies = refusing();
+        cookies.rules.cookies = true;
+        assert_eq!(
+            written(asked, &cookies).0,
+            fine.replace(" | host", " | cookie: session=other | host"),
+            "where the table says so"
+        );
+        let passing = host(CredentialPlace::Bearer, Otherwise::Pass);
+        let asked = asked.replace("/repos", "/other");
+        assert_eq!(written(&asked, &passing).0, "GET /other/x | accept-encoding: identity | host: a.org");
+        assert!(OVERRIDING.is_sorted() && CREDENTIALS.is_sorted());
     }
 
     #[test]
@@ -371,7 +383,7 @@ mod tests {
             head,
             "GET /repos/x | accept-encoding: identity | authorization: Bearer secret-token-1 | connection: upgrade | host: a.org | sec-websocket-key: k | upgrade: websocket"
         );
-        assert!(anew(&parts(ask), Length::None, &refusing()).unwrap().is_upgrade);
+        assert!(anew(&parts(ask), &refusing()).unwrap().is_upgrade);
     }
 
     #[test]
@@ -380,6 +392,6 @@ mod tests {
         host.rules.port = 8443;
         let (head, _) = written("GET /repos/x\nHost: a.org:8443", &host);
         assert!(head.ends_with("host: a.org:8443"), "{head}");
-        assert!(anew(&parts("GET /repos/x\nHost: a.org"), Length::None, &host).is_err());
+        assert!(anew(&parts("GET /repos/x\nHost: a.org"), &host).is_err());
     }
 }

@@ -6,14 +6,14 @@ use crate::{
     body::{Forwarded, Sent},
     hosts::Hosts,
     refusal::Refusal,
-    request::{self, Anew, Length},
+    request::{self, Anew},
     server,
     stream::{Counts, Said},
     upgrade,
 };
 use hyper::{
-    Request, Response, body::Body as _, body::Incoming, client::conn::http1::SendRequest,
-    http::request::Parts, server::conn::http1, service::service_fn,
+    Request, Response, body::Incoming, client::conn::http1::SendRequest, http::request::Parts,
+    server::conn::http1, service::service_fn,
 };
 use hyper_util::rt::{TokioIo, TokioTimer};
 use ringfence_wire::{credentials::TakenRefusal, egress::EgressCause};
@@ -209,13 +209,12 @@ impl Connection {
     async fn forward(self: Rc<Self>, mut request: Request<Incoming>) -> Result<Response<Sent>, Unanswered> {
         let on_client = hyper::upgrade::on(&mut request);
         let (parts, body) = request.into_parts();
-        let length = match (body.is_end_stream(), body.size_hint().exact()) {
-            (true, _) => Length::None,
-            (false, Some(_)) => Length::Known,
-            (false, None) => Length::Unknown,
-        };
-        let Anew { head, has_credential, is_upgrade } = self.judge(&parts, length)?;
-        let asked = Asked { method: head.method().clone(), is_upgrade, has_credential };
+        // Rules may have changed since the last request.
+        let host = self.shared.hosts.find(&self.host, self.port)?;
+        let Anew { mut head, is_upgrade, has_credential } = request::anew(&parts, &host)?;
+        let takes_cookies = has_credential && !host.rules.cookies;
+        let asked = Asked { method: head.method().clone(), is_upgrade, takes_cookies };
+        request::frame(&mut head, &parts.headers, &body);
         let answered = {
             let mut server = self.server.lock().await;
             let sender = self.open(&mut server).await?;
@@ -223,7 +222,7 @@ impl Connection {
             sender.send_request(head.map(|()| Forwarded(body)))
         };
         // Whoever asked for a WebSocket is judged again when rules change.
-        let asking = is_upgrade.then_some(parts);
+        let asking = is_upgrade.then_some((parts, has_credential));
         let mut answer = answered.await.map_err(|error| {
             if error.is_parse() {
                 let reason = format!("the server does not answer in HTTP/1.1: {error}");
@@ -278,7 +277,7 @@ impl Connection {
     /// Has bytes go both ways, once both sides are told, for as long as the rules allow what was asked.
     fn join(
         self: &Rc<Self>,
-        asking: Parts,
+        (asking, has_credential): (Parts, bool),
         client: hyper::upgrade::OnUpgrade,
         server: hyper::upgrade::OnUpgrade,
     ) {
@@ -298,7 +297,7 @@ impl Connection {
             };
             let revoked = async {
                 while changes.changed().await.is_ok() {
-                    if connection.judge(&asking, Length::None).is_err() {
+                    if !connection.still_allows(&asking, has_credential) {
                         return;
                     }
                 }
@@ -313,9 +312,11 @@ impl Connection {
         });
     }
 
-    /// A request as it goes on by the rules that are in force.
-    fn judge(&self, parts: &Parts, length: Length) -> Result<Anew, Refusal> {
-        request::anew(parts, length, &*self.shared.hosts.find(&self.host, self.port)?)
+    /// Whether what a request began may go on by the rules that are in force: where it had the credential, it has to get it still.
+    fn still_allows(&self, asking: &Parts, has_credential: bool) -> bool {
+        let found = self.shared.hosts.find(&self.host, self.port);
+        let anew = found.and_then(|host| request::anew(asking, &host));
+        anew.is_ok_and(|anew| anew.has_credential || !has_credential)
     }
 }
 

@@ -1,6 +1,6 @@
 //! WebSockets: bytes both ways, those of the server without credentials.
 
-use crate::{frames::Frames, mask::Mask};
+use crate::{mask::Mask, websocket::Frames};
 use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
 use std::io;
@@ -24,18 +24,14 @@ pub(crate) async fn join(client: Upgraded, server: Upgraded, mask: &Mask) -> io:
         let (mut chunk, mut frames) = (vec![0; CHUNK], Frames::default());
         loop {
             let count = from_server.read(&mut chunk).await?;
-            let piece = match count {
-                0 => frames.finish(mask),
-                _ => {
-                    let read = chunk.get(..count).unwrap_or_default();
-                    frames.push(mask, read).map_err(io::Error::other)?
-                }
-            };
-            to_client.write_all(&piece).await?;
-            to_client.flush().await?;
             if count == 0 {
+                // What waits is of a message without an end.
                 return to_client.shutdown().await;
             }
+            let piece =
+                frames.push(mask, chunk.get(..count).unwrap_or_default()).map_err(io::Error::other)?;
+            to_client.write_all(&piece).await?;
+            to_client.flush().await?;
         }
     };
     tokio::try_join!(out, back).map(|_| ())

@@ -419,6 +419,7 @@ mod tests {
             place: CredentialPlace::Bearer,
             allow: Vec::new(),
             otherwise: Otherwise::Refuse,
+            cookies: false,
         };
         let address = AddressRule { net: "192.0.2.0/24".parse().unwrap(), port: None, allow: true };
         let names =

@@ -55,6 +55,9 @@ pub(crate) struct CredentialTable {
     /// What becomes of other requests to the host: `refuse` (the default), or `pass`, without any credential.
     #[schemars(with = "Option<OtherwiseText>")]
     pub otherwise: Option<Otherwise>,
+    /// Whether cookies pass between the container and the host, those included that the host sets because of the credential. Default:
+    /// false. Such a cookie is as good as the credential, and no rule holds for it.
+    pub cookies: Option<bool>,
 }
 
 /// The keys that a credential can come from. Its value is none of them: profiles are shown.
@@ -99,6 +102,7 @@ impl CredentialTable {
             }),
             allow: keys.get("allow", Parser::requests),
             otherwise: keys.get("otherwise", Parser::choice),
+            cookies: keys.get("cookies", Parser::flag),
         }
     }
 }
@@ -418,7 +422,8 @@ pub(crate) fn finish(
         match (table.token, table.allow) {
             (Some(token), Some(allow)) => {
                 let otherwise = table.otherwise.unwrap_or_default();
-                let rules = HostCredential { host, port, place, allow, otherwise };
+                let cookies = table.cookies.unwrap_or_default();
+                let rules = HostCredential { host, port, place, allow, otherwise, cookies };
                 done.push(ToolCredential { rules, source: token.value, at: at.clone() });
             }
             (token, allow) => {

@@ -16,6 +16,7 @@ use ringfence_grant::{Entry, HostPattern, NetEntry, Scope};
 use ringfence_wire::{
     credentials::{HostCredential, Otherwise},
     egress::{AddressRule, MAX_EXACT_NAMES, NameOptions, NameRule, Names},
+    requests::RequestRule,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -178,19 +179,24 @@ pub(crate) fn meet(inner: &CompiledPolicy, outer: &CompiledPolicy, shift: RuleId
     }
 }
 
-/// All of both: what one of them has end on the host passes nowhere else, whether or not somebody is there to end it. Where they
-/// differ about a host, no request is both's.
+/// The hosts of both: where one of the two has requests judged, none passes unread. A container in another one has no credential, so
+/// that who has none of these ends the connection. Of a host that both have, the requests that both let through.
 pub(crate) fn meet_credentials(inner: &[HostCredential], outer: &[HostCredential]) -> Vec<HostCredential> {
     let same = |a: &HostCredential, b: &HostCredential| (&a.host, a.port) == (&b.host, b.port);
-    let mut met = inner.to_vec();
-    for other in outer {
-        match met.iter_mut().find(|known| same(known, other)) {
-            None => met.push(other.clone()),
-            Some(known) if known == other => {}
-            Some(known) => (known.allow, known.otherwise) = (Vec::new(), Otherwise::Refuse),
+    let both = inner.iter().map(|own| match outer.iter().find(|other| same(own, other)) {
+        None => own.clone(),
+        Some(other) => {
+            let is_there = |rule: &&RequestRule| own.place == other.place && other.allow.contains(rule);
+            HostCredential {
+                allow: own.allow.iter().filter(is_there).cloned().collect(),
+                otherwise: if own.otherwise == other.otherwise { own.otherwise } else { Otherwise::Refuse },
+                cookies: own.cookies && other.cookies,
+                ..own.clone()
+            }
         }
-    }
-    met
+    });
+    let others = outer.iter().filter(|other| !inner.iter().any(|own| same(own, other)));
+    both.chain(others.cloned()).collect()
 }
 
 /// Each pair of rules that have something in common, without those that lie within another; the narrower one names it.

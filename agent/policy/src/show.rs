@@ -201,8 +201,16 @@ fn options(NameOptions { ech, max_upload, ask }: NameOptions, has_names: bool) -
 
 /// A credential without any of its value: what is done with it, and the kind and name of its source.
 fn credential(credential: &ToolCredential) -> serde_json::Value {
-    let HostCredential { host, port, place, allow, otherwise } = &credential.rules;
-    json!({ "host": host, "port": port, "place": place, "allow": allow, "otherwise": otherwise, "source": credential.origin() })
+    let HostCredential { host, port, place, allow, otherwise, cookies } = &credential.rules;
+    json!({
+        "host": host,
+        "port": port,
+        "place": place,
+        "allow": allow,
+        "otherwise": otherwise,
+        "cookies": cookies,
+        "source": credential.origin(),
+    })
 }
 
 /// For machines.

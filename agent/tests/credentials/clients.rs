@@ -61,6 +61,23 @@ fn a_client_that_does_not_trust_the_ca_fails_and_the_record_says_why() {
 }
 
 #[test]
+fn a_connection_that_was_opened_for_nothing_is_not_said_to_distrust_the_ca() {
+    let site = site();
+    let proxy = Proxy::start(&Rules::default(), site.port, &site.root);
+    let mut idle = trusting(&proxy);
+    while idle.conn.is_handshaking() {
+        idle.conn.complete_io(&mut idle.sock).unwrap();
+    }
+    // Longer than who pins a certificate takes to go.
+    std::thread::sleep(std::time::Duration::from_secs(3));
+    idle.conn.send_close_notify();
+    let _ = idle.conn.complete_io(&mut idle.sock);
+    drop(idle);
+    ringfence_test_support::wait::wait_until("it is over", || !proxy.over().is_empty());
+    assert_eq!(proxy.over()[0].refused, None);
+}
+
+#[test]
 fn python_reads_the_ca_by_its_variable() {
     let site = site();
     let proxy = Proxy::start(&Rules::default(), site.port, &site.root);
@@ -100,6 +117,7 @@ fn the_ca_vouches_for_its_hosts_alone_and_no_other_name_is_served() {
         .output()
         .unwrap();
     let text = String::from_utf8_lossy(&text.stdout).into_owned();
+    assert!(text.contains("Excluded") && text.contains("IP:0.0.0.0/0.0.0.0"), "{text}");
     for part in ["CA:TRUE, pathlen:0", "Name Constraints: critical", "Ringfence container 0123456789ab", HOST]
     {
         assert!(text.contains(part), "{part}: {text}");

@@ -175,75 +175,194 @@ fn bodies_stream_both_ways_and_long_ones_are_whole() {
     );
 }
 
-/// A server that says the credential first, and then what it hears, in messages of a word.
+#[test]
+fn what_is_empty_or_comes_in_chunks_is_said_to_the_server() {
+    let site = echo();
+    let proxy = Proxy::start(&Rules::default(), site.port, &site.root);
+    proxy.curl("/with/star", &["-X", "PUT"]);
+    proxy.curl("/with/none", &["-X", "POST", "-H", "Content-Length: 0"]);
+    proxy.curl("/with/plain", &[]);
+    let (said, _) = proxy.curl(
+        "/with/search",
+        &["-X", "GET", "-H", "Transfer-Encoding: chunked", "--data-binary", "{\"query\":1}"],
+    );
+    assert!(said.contains("query"), "the body of a GET goes on: {said}");
+    let asked = site.asked();
+    let lengths: Vec<_> = asked.iter().map(|asked| asked.header("content-length")).collect();
+    assert_eq!(lengths, [Some("0"), Some("0"), None, None]);
+    assert_eq!(asked[3].body, b"{\"query\":1}");
+}
+
+#[test]
+fn a_session_does_not_come_of_the_credential() {
+    let site = Site::new(HOST, |_, stream| {
+        write!(stream, "HTTP/1.1 200 OK\r\nSet-Cookie: session=1\r\nContent-Length: 2\r\n\r\nok")?;
+        stream.flush().map(|()| true)
+    });
+    let asks = |rules: &Rules, target: &str| {
+        let proxy = Proxy::start(rules, site.port, &site.root);
+        let (said, _) = proxy.curl(target, &["-i", "-H", "Cookie: session=0"]);
+        let asked = site.asked().pop().unwrap();
+        (said.contains("set-cookie: session=1"), asked.header("cookie").is_some())
+    };
+    let passing = Rules { otherwise: Otherwise::Pass, ..Rules::default() };
+    assert_eq!(asks(&Rules::default(), "/with/a"), (false, false));
+    assert_eq!(asks(&passing, "/other"), (true, false));
+    assert_eq!(asks(&Rules { cookies: true, ..Rules::default() }, "/with/a"), (true, true));
+}
+
+#[test]
+fn a_client_learns_that_the_server_ends_the_connection() {
+    let site = Site::new(HOST, |asked, stream| {
+        let connection = if asked.target == "/with/last" { "Connection: close\r\n" } else { "" };
+        write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n{connection}\r\nok")?;
+        stream.flush().map(|()| true)
+    });
+    let proxy = Proxy::start(&Rules::default(), site.port, &site.root);
+    let (said, _) = proxy.curl("/with/last", &["-i"]);
+    assert!(said.contains("connection: close"), "{said}");
+    let (said, _) = proxy.curl("/with/first", &["-i"]);
+    assert!(said.starts_with("HTTP/1.1 200 ") && !said.contains("connection: close"), "the control: {said}");
+}
+
+/// What one client reads at once, and in which records: sizes and their order.
+fn framing(proxy: &Proxy, target: &str) -> Vec<usize> {
+    let mut stream = crate::clients::trusting(proxy);
+    write!(stream, "GET {target} HTTP/1.1\r\nHost: {HOST}:{}\r\nConnection: close\r\n\r\n", proxy.port)
+        .unwrap();
+    let mut said = Vec::new();
+    let _ = stream.read_to_end(&mut said);
+    let text = String::from_utf8_lossy(&said).into_owned();
+    let (_, body) = text.split_once("\r\n\r\n").unwrap();
+    let (mut sizes, mut rest) = (Vec::new(), body);
+    while let Some((size, behind)) = rest.split_once("\r\n") {
+        let size = usize::from_str_radix(size, 16).unwrap_or_else(|_| panic!("no chunk: {text}"));
+        sizes.push(size);
+        if size == 0 {
+            break;
+        }
+        rest = &behind[size + 2..];
+    }
+    sizes
+}
+
+#[test]
+fn how_an_answer_comes_does_not_say_whether_a_guess_is_right() {
+    // Each guess is a part of a body whose pieces come one after the other: the agent chose what ends them.
+    let site = Site::new(HOST, |asked, stream| {
+        let guess = asked.target.rsplit_once('=').unwrap().1;
+        write!(stream, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")?;
+        for piece in [format!("{}{guess}", "x".repeat(500)), format!("behind{guess}")] {
+            write!(stream, "{:x}\r\n{piece}\r\n", piece.len())?;
+            stream.flush()?;
+        }
+        write!(stream, "0\r\n\r\n")?;
+        stream.flush().map(|()| false)
+    });
+    let proxy = Proxy::start(&Rules::default(), site.port, &site.root);
+    let whole = |sizes: &[usize]| sizes.iter().sum::<usize>();
+    for known in [5, 10, 20] {
+        let right = &KEY[..known];
+        let wrong = format!("{}~", &KEY[..known - 1]);
+        let hex: String = right.bytes().map(|byte| format!("{byte:02x}")).collect();
+        let not = format!("{}g", &hex[..hex.len() - 1]);
+        for (right, wrong) in [(right, wrong.as_str()), (&hex, &not)] {
+            let of = |guess: &str| framing(&proxy, &format!("/with/raw?guess={guess}"));
+            let (one, two) = (of(right), of(wrong));
+            assert_eq!(whole(&one), 500 + 6 + 2 * right.len());
+            // What came in one read or in two is the network's; the last of it waited all the same.
+            assert_eq!(one[one.len() - 2..], two[two.len() - 2..], "{right}: {one:?} {two:?}");
+        }
+    }
+}
+
+/// A server that says the credential first, and then what it hears, in messages of a word; `none` in no message.
 fn chat() -> Site {
     Site::new(HOST, |asked, stream| {
         assert_eq!(
             (asked.header("upgrade"), asked.header("sec-websocket-extensions")),
             (Some("websocket"), None)
         );
-        let key = asked.header("authorization").unwrap().to_owned();
+        let key = asked.header("authorization").unwrap_or("none").to_owned();
+        let extension = match asked.target.as_str() {
+            "/with/deflate" => "Sec-WebSocket-Extensions: permessage-deflate\r\n",
+            _ => "",
+        };
         write!(
             stream,
-            "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nX-Echo: {key}\r\n\r\n"
+            "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n{extension}X-Echo: {key}\r\n\r\n"
         )?;
-        let (mut message, mut word) = (key.into_bytes(), [0; 4]);
-        loop {
-            stream.write_all(&[0x81, u8::try_from(message.len()).unwrap()])?;
-            stream.write_all(&message)?;
+        stream.write_all(&frame(key.as_bytes()))?;
+        stream.flush()?;
+        let mut word = [0; 4];
+        while stream.read_exact(&mut word).is_ok() {
+            stream.write_all(&if &word == b"none" { word.to_vec() } else { frame(&word) })?;
             stream.flush()?;
-            if stream.read_exact(&mut word).is_err() {
-                return Ok(false);
-            }
-            message = word.to_vec();
         }
+        Ok(false)
     })
 }
 
+/// A server's message.
+fn frame(payload: &[u8]) -> Vec<u8> {
+    [&[0x81, u8::try_from(payload.len()).unwrap()][..], payload].concat()
+}
+
 #[test]
-fn a_websocket_passes_and_its_bytes_are_searched() {
+fn a_websocket_passes_and_its_messages_are_searched() {
     let site = chat();
     let proxy = Proxy::start(&Rules::default(), site.port, &site.root);
     let mut stream = crate::clients::trusting(&proxy);
-    ask_for_websocket(&mut stream, &proxy);
+    ask_for_websocket(&mut stream, &proxy, "/with/ws");
     let said = until_first_message(&mut stream);
+    // What could be the beginning of the credential comes as soon as what could not.
     for word in [b"ping", b"ghp/"] {
         stream.write_all(word).unwrap();
         let mut back = [0; 6];
-        // Whatever it could be the beginning of: a message goes out with its end.
         stream.read_exact(&mut back).unwrap();
-        assert_eq!(&back[2..], word);
+        assert_eq!(back[..], frame(word));
     }
     let said = String::from_utf8_lossy(&said).into_owned();
     assert!(said.starts_with("HTTP/1.1 101 ") && said.contains("upgrade: websocket"), "{said}");
+    stream.write_all(b"none").unwrap();
+    assert!(!matches!(stream.read(&mut [0]), Ok(1..)), "what is no frame ends it");
+    let mut refused = crate::clients::trusting(&proxy);
+    ask_for_websocket(&mut refused, &proxy, "/with/deflate");
+    refused.read_exact(&mut [0; 12]).unwrap();
+    drop(refused);
+    proxy.refused(EgressCause::Reflects);
 }
 
 #[test]
-fn a_websocket_ends_when_no_rule_allows_it_any_more() {
+fn a_websocket_ends_when_no_rule_gives_it_the_credential_any_more() {
     let site = chat();
     let proxy = Proxy::start(&Rules::default(), site.port, &site.root);
-    let mut stream = crate::clients::trusting(&proxy);
-    ask_for_websocket(&mut stream, &proxy);
-    until_first_message(&mut stream);
-    let rules = |id, allow| {
-        let hosts = vec![Rules { allow: vec![allow], ..Rules::default() }.at(proxy.port)];
+    let rules = |id, allow, otherwise| {
+        let hosts = vec![Rules { allow: vec![allow], otherwise, ..Rules::default() }.at(proxy.port)];
         proxy.order(&ToCredentials::Rules { id, hosts });
         wait_until("the rules", || proxy.heard.lock().unwrap().contains(&FromCredentials::InForce { id }));
     };
-    rules(1, "GET /with/ws");
-    stream.write_all(b"ping").unwrap();
     let mut back = [0; 6];
-    stream.read_exact(&mut back).unwrap();
-    assert_eq!(&back[2..], b"ping", "one that is still allowed goes on");
-    rules(2, "GET /with/other");
-    assert!(!matches!(stream.read(&mut back), Ok(1..)), "it ends");
+    // Where others pass without it, what has it ends as well.
+    for (id, otherwise) in [(1, Otherwise::Refuse), (4, Otherwise::Pass)] {
+        rules(id, "* /with/**", otherwise);
+        let mut stream = crate::clients::trusting(&proxy);
+        ask_for_websocket(&mut stream, &proxy, "/with/ws");
+        until_first_message(&mut stream);
+        rules(id + 1, "GET /with/ws", otherwise);
+        stream.write_all(b"ping").unwrap();
+        stream.read_exact(&mut back).unwrap();
+        assert_eq!(&back[2..], b"ping", "one that is still allowed goes on");
+        rules(id + 2, "GET /with/other", otherwise);
+        assert!(!matches!(stream.read(&mut back), Ok(1..)), "it ends");
+    }
     assert!(proxy.refused(EgressCause::Revoked).contains("WebSocket"));
 }
 
-fn ask_for_websocket(stream: &mut impl Write, proxy: &Proxy) {
+fn ask_for_websocket(stream: &mut impl Write, proxy: &Proxy, target: &str) {
     write!(
         stream,
-        "GET /with/ws HTTP/1.1\r\nHost: {HOST}:{}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Extensions: permessage-deflate\r\n\r\n",
+        "GET {target} HTTP/1.1\r\nHost: {HOST}:{}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Extensions: permessage-deflate\r\n\r\n",
         proxy.port
     )
     .unwrap();
@@ -252,10 +371,8 @@ fn ask_for_websocket(stream: &mut impl Write, proxy: &Proxy) {
 /// What comes until the server's first message, which has the credential in it.
 fn until_first_message(stream: &mut impl Read) -> Vec<u8> {
     let (mut said, mut byte) = (Vec::new(), [0]);
-    let masked = format!("Bearer {}", "*".repeat(KEY.len()));
-    let length = u8::try_from(masked.len()).unwrap();
-    let end = [b"\r\n\r\n\x81", &[length][..], masked.as_bytes()].concat();
-    while !said.ends_with(&end) {
+    let masked = frame(format!("Bearer {}", "*".repeat(KEY.len())).as_bytes());
+    while !said.ends_with(&masked) {
         stream.read_exact(&mut byte).unwrap();
         said.push(byte[0]);
         assert!(said.len() < 1000, "{}", String::from_utf8_lossy(&said));

@@ -77,11 +77,17 @@ pub(crate) struct Rules {
     pub(crate) place: CredentialPlace,
     pub(crate) allow: Vec<&'static str>,
     pub(crate) otherwise: Otherwise,
+    pub(crate) cookies: bool,
 }
 
 impl Default for Rules {
     fn default() -> Self {
-        Self { place: CredentialPlace::Bearer, allow: vec!["* /with/**"], otherwise: Otherwise::Refuse }
+        Self {
+            place: CredentialPlace::Bearer,
+            allow: vec!["* /with/**"],
+            otherwise: Otherwise::Refuse,
+            cookies: false,
+        }
     }
 }
 
@@ -94,6 +100,7 @@ impl Rules {
             place: self.place.clone(),
             allow,
             otherwise: self.otherwise,
+            cookies: self.cookies,
         }
     }
 }

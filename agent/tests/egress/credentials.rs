@@ -37,6 +37,7 @@ fn with_credential(names: Names, port: u16) -> Names {
         place: CredentialPlace::Bearer,
         allow: vec!["* /**".parse().unwrap()],
         otherwise: Otherwise::Refuse,
+        cookies: false,
     };
     Names { credentials: vec![credential], ..names }
 }

@@ -52,6 +52,9 @@ pub struct HostCredential {
     pub allow: Vec<RequestRule>,
     /// What becomes of others.
     pub otherwise: Otherwise,
+    /// Cookies pass, those of answers to requests with the credential too: a session that has no rules.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub cookies: bool,
 }
 
 /// Where in a request a credential is put.
@@ -329,6 +332,7 @@ mod tests {
             place: CredentialPlace::Basic { user: "u".into() },
             allow: vec!["GET /a/**".parse().unwrap()],
             otherwise: Otherwise::Refuse,
+            cookies: false,
         };
         let start = CredentialsStart { container: "c".into(), profile: "p".into(), hosts: vec![host] };
         assert_eq!(
@@ -357,6 +361,7 @@ mod tests {
             place,
             allow: Vec::new(),
             otherwise: Otherwise::Refuse,
+            cookies: false,
         };
         let of = |host: &str, port| SecretFor { host: host.into(), port, place: CredentialPlace::Bearer };
         let hosts =

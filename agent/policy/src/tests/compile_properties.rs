@@ -8,6 +8,10 @@ use crate::{
 };
 use proptest::prelude::*;
 use ringfence_common::policy::axis::{READ, WRITE};
+use ringfence_wire::{
+    credentials::{CredentialPlace, HostCredential, Otherwise},
+    requests::Target,
+};
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::{IpAddr, Ipv6Addr},
@@ -52,6 +56,30 @@ fn means(rule: &str, path: &str) -> bool {
 fn quoted(rules: &[String]) -> String {
     let unique: BTreeSet<_> = rules.iter().collect();
     unique.into_iter().map(|r| format!("\"{r}\"")).collect::<Vec<_>>().join(", ")
+}
+
+/// Hosts with credentials, each at most once.
+fn credentials() -> impl Strategy<Value = Vec<HostCredential>> {
+    let host = prop::sample::select(vec![("a.org", 443u16), ("a.org", 8443), ("b.org", 443)]);
+    let rules = prop::collection::btree_set(prop::sample::select(vec!["GET /a", "GET /b", "* /*"]), 1..3);
+    let one = (rules, any::<bool>(), any::<bool>(), any::<bool>()).prop_map(
+        |(rules, passes, cookies, is_basic)| HostCredential {
+            host: String::new(),
+            port: 0,
+            place: if is_basic { CredentialPlace::basic("u").unwrap() } else { CredentialPlace::Bearer },
+            allow: rules.into_iter().map(|rule| rule.parse().unwrap()).collect(),
+            otherwise: if passes { Otherwise::Pass } else { Otherwise::Refuse },
+            cookies,
+        },
+    );
+    prop::collection::btree_map(host, one, 0..3).prop_map(|all| {
+        let named = |((host, port), one): ((&str, u16), HostCredential)| HostCredential {
+            host: host.into(),
+            port,
+            ..one
+        };
+        all.into_iter().map(named).collect()
+    })
 }
 
 fn place_rule() -> impl Strategy<Value = PlaceRule> {
@@ -184,6 +212,37 @@ proptest! {
                 let addr = IpAddr::V6(Ipv6Addr::from(u128::from(low)));
                 let both = of_a.address(addr, port).allowed() && of_b.address(addr, port).allowed();
                 prop_assert_eq!(of_met.address(addr, port).allowed(), both);
+            }
+        }
+    }
+
+    /// A host that has its requests judged in one of two has them judged in their meet, by no wider rules.
+    #[test]
+    fn a_nested_container_reaches_no_host_without_the_rules_of_both(
+        (a, b) in (credentials(), credentials()),
+        (all_of_a, all_of_b) in (any::<bool>(), any::<bool>()),
+    ) {
+        let of = |credentials: &[HostCredential], all: bool| {
+            let net = if all { "net = \"all\"" } else { "net = { only = [\"a.org:443\", \"a.org:8443\", \"b.org:443\"] }" };
+            let mut policy = Lab::new().compile(&toml(net, "", "none"));
+            policy.names.credentials = credentials.to_vec();
+            policy
+        };
+        let met = meet_policies(&of(&a, all_of_a), &of(&b, all_of_b)).names.credentials;
+        for (host, port) in [("a.org", 443), ("a.org", 8443), ("b.org", 443), ("c.org", 443)] {
+            let find = |of: &[HostCredential]| -> Vec<HostCredential> {
+                of.iter().filter(|one| one.host == host && one.port == port).cloned().collect()
+            };
+            let (of_a, of_b, of_met) = (find(&a), find(&b), find(&met));
+            prop_assert_eq!(of_met.len(), of_a.len().max(of_b.len()), "{}:{}", host, port);
+            for (one, met) in of_a.iter().chain(&of_b).zip(of_met.iter().cycle()) {
+                for target in ["/a", "/b", "/c"].map(|text| Target::read(text).unwrap()) {
+                    let has = |of: &HostCredential| of.allow.iter().any(|rule| rule.allows("GET", &target));
+                    let passes = |of: &HostCredential| has(of) || of.otherwise == Otherwise::Pass;
+                    prop_assert!(!has(met) || has(one), "{:?} has more than {:?}", met, one);
+                    prop_assert!(!passes(met) || passes(one), "{:?} lets more through than {:?}", met, one);
+                }
+                prop_assert!(one.cookies || !met.cookies);
             }
         }
     }

@@ -80,6 +80,16 @@ fn a_table_says_what_is_put_where_into_which_requests() {
 }
 
 #[test]
+fn cookies_pass_only_where_the_table_says_so() {
+    let of = |more: &str| {
+        let keys = format!("[net.credentials.\"a.org\"]\ntoken_env = \"A\"\nallow = [\"GET /a\"]\n{more}");
+        let profile = Lab::new().load(&text(&["a.org"], &keys)).unwrap_or_else(|e| panic!("{e}"));
+        profile.credentials[0].rules.cookies
+    };
+    assert!(!of("") && !of("cookies = false\n") && of("cookies = true\n"));
+}
+
+#[test]
 fn tables_are_inherited_as_a_whole() {
     let lab = Lab::new();
     let one = "[net.credentials.\"a.org\"]\ntoken_env = \"A\"\nallow = [\"GET /a\"]\n";
@@ -231,6 +241,7 @@ fn inside_another_container_no_host_of_either_s_credentials_passes_by_itself() {
         place: CredentialPlace::Bearer,
         allow: vec![rule.parse().unwrap()],
         otherwise,
+        cookies: false,
     };
     let a = of("a.org", 443, "GET /a", Otherwise::Refuse);
     let b = of("b.org", 443, "GET /b", Otherwise::Pass);

@@ -107,6 +107,7 @@ fn host(name: &str) -> HostCredential {
         place: CredentialPlace::Bearer,
         allow: vec!["GET /a".parse().unwrap()],
         otherwise: Otherwise::Refuse,
+        cookies: false,
     }
 }
 
