@@ -217,7 +217,7 @@ impl Profile {
             let resolved = resolver.resolve(path.as_os_str().as_bytes());
             let ways = resolved.before.iter().chain(&resolved.links).chain([&resolved.path]);
             if ways.into_iter().any(|way| is_written(way)) {
-                return Err(wrong(CredentialError::Written(path)).into());
+                return Err(wrong(CredentialError::Written(path)));
             }
         }
         Ok(())
