@@ -134,14 +134,13 @@ fn a_worker_that_says_what_none_says_loses_its_link_and_nobody_else_anything() {
     let proxy = Proxy::start(&Rules::default(), site.port, &site.root);
     let bare = br#"{"id":1,"host":"a.example","port":443,"said":""}"#;
     let without_sockets = [&u32::try_from(bare.len()).unwrap().to_be_bytes(), bare.as_slice()].concat();
-    let mut id = 0;
-    for bytes in [b"\0\0\0\0".as_slice(), b"\xff\xff\xff\xff", b"\0\0\0\x02{}", &without_sockets] {
+    let strange = [b"\0\0\0\0".as_slice(), b"\xff\xff\xff\xff", b"\0\0\0\x02{}", &without_sockets];
+    for (id, bytes) in (1..).zip(strange) {
         let mut link = proxy.link();
         link.set_read_timeout(Some(PATIENCE)).unwrap();
         let _ = link.write_all(bytes);
         let mut byte = [0];
         assert!(matches!(link.read(&mut byte), Ok(0)), "{bytes:?}");
-        id += 1;
         let ended = FromCredentials::LinkEnded { id };
         wait_until("another is asked for", || proxy.heard.lock().unwrap().contains(&ended));
         proxy.relink();
