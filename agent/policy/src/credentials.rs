@@ -14,6 +14,7 @@ use super::{
 };
 use ringfence_common::policy::axis::{READ, WRITE};
 use ringfence_credentials::Source;
+use ringfence_files::Others;
 use ringfence_grant::{HostPattern, NetEntry};
 use ringfence_wire::{
     credentials::{CredentialPlace, HostCredential, MAX_HOSTS, MAX_RULES, Otherwise},
@@ -168,8 +169,16 @@ impl Profile {
     /// # Errors
     /// The first of such tables.
     pub fn require_own_credentials(&self, dirs: &Dirs, workdir: &Path) -> Result<(), LoadErrors> {
+        // Nobody but root changes what is root's, wherever an agent works: no policy lets the files that it is made of be written,
+        // and the directory is a protected place.
+        let is_roots = |file: &Path| {
+            file.parent() == Some(dirs.system.as_path())
+                && ringfence_files::is_roots(file, Others::AddNames).unwrap_or(false)
+        };
         let is_known = |file: &Path| {
-            built_in::has(file) || is_own(file, [Some(dirs.system.clone()), dirs.user.clone()], workdir)
+            built_in::has(file)
+                || is_roots(file)
+                || is_own(file, [Some(dirs.system.clone()), dirs.user.clone()], workdir)
         };
         match self.credentials.iter().find(|one| !is_known(&one.at.file)) {
             Some(one) => {
