@@ -1,6 +1,5 @@
 """Scenes of credentials that are put into requests outside of a container: who has them, what they are put into, and what is left of them inside."""
 
-import glob
 import json
 import os
 import re
@@ -8,11 +7,10 @@ import socket
 import ssl
 import subprocess
 import threading
-import time
 
-from case import NOBODY, profile_text, scene
+from case import profile_text, scene
 from harness import HERE, PYTHON
-from system import BECOME, PATIENCE, kill_role, put, reload, ringfence, role_pids, said, wait_for
+from system import PATIENCE, kill_role, put, reload, ringfence, role_pids, said, wait_for
 from system_egress import PROFILES, SERVER, Resolver, elsewhere, log, run, servers_network
 
 PLACE = "/srv/rf/system/egress-credentials"
@@ -164,7 +162,7 @@ def credentials():
     planted = "rf-planted-control"
     look = lambda what: (f"cat /proc/[0-9]*/environ 2>/dev/null | tr '\\0' '\\n' | grep -cF -e {what}; "
                          f"grep -rsF -e {what} /etc /run/ringfence /tmp {PLACE} 2>/dev/null | head -3")
-    shell.does(f"export RF_CONTROL={planted}; sleep 600 & true")
+    shell.does(f"export RF_CONTROL={planted}; sleep 600 >/dev/null & sleeps=$!")
     assert not shell.does(look(planted)).startswith("0"), "the control"
     for secret in (SECRET, OTHERS):
         found = shell.does(look(secret))
@@ -215,5 +213,6 @@ def credentials():
     shown = ringfence("profile", "show", "rf-credentials")
     assert "the variable RF_TOKEN" in shown.stdout and SECRET not in shown.stdout, said(shown)
 
+    shell.does("kill $sleeps")
     shell.stop()
     wait_for(lambda: not role_pids("egress-credentials") and not os.path.exists(bundle), "nothing is left of it")
