@@ -16,7 +16,11 @@ use std::{
     os::fd::AsFd,
     path::PathBuf,
     sync::Arc,
+    time::{Duration, Instant},
 };
+
+/// How long processes with credentials may take until they judge by what a reload has told them.
+const RULES_TIME: Duration = Duration::from_secs(10);
 
 impl<E: Enforcer> State<E> {
     /// Reads all profiles again. Each container changes as one, or not at all.
@@ -43,6 +47,7 @@ impl<E: Enforcer> State<E> {
             }
             container.reload_error = None;
         }
+        self.wait_for_rules();
         // Those that nobody uses yet: better told now than when somebody needs them.
         for name in self.dirs.names() {
             if let Err(errors) = profile::load(&name, &self.dirs) {
@@ -72,6 +77,19 @@ impl<E: Enforcer> State<E> {
         let at_ms = u64::try_from(now_micros() / 1000).unwrap_or(0);
         self.last_reload = Some(ReloadStatus { at_ms, outcome: outcome.clone() });
         outcome
+    }
+
+    /// Returns when no process with credentials judges by rules of before: whoever had them changed may rely on it. All of them have
+    /// one deadline, after which they are killed, so that none of them holds this up for longer.
+    fn wait_for_rules(&self) {
+        let until = Instant::now() + RULES_TIME;
+        for container in self.registry.iter() {
+            if let Egress::Served(service) = &container.egress
+                && let Some(rules) = service.rules()
+            {
+                rules.in_force_by(until);
+            }
+        }
     }
 
     /// Whether the container has a new generation now.

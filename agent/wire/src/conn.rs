@@ -3,7 +3,8 @@
 //! A deadline is for the whole message: a peer that sends a byte now and then does not hold a thread for ever. What is there
 //! already is read all the same: the clock runs on while a process is stopped, and its peer may have answered meanwhile.
 //! Descriptors travel with the length field (`SCM_RIGHTS`). Those that come beside any other byte, and those that are too
-//! many, are closed, by the thread that reads: that can last as long as their sender likes, and nobody else waits for it.
+//! many, are closed, by the thread that reads: that can last as long as their sender likes, and nobody else waits for it; see
+//! [`Conn::lingering_for_nobody`] for where somebody does.
 
 use crate::{
     frame::{self, FrameError, HEADER, MAX_FRAME},
@@ -37,12 +38,14 @@ pub struct Conn {
     stream: UnixStream,
     limit: Duration,
     max: usize,
+    /// Every descriptor is received, to be closed at once.
+    takes_all: bool,
 }
 
 impl Conn {
     /// Takes a connected socket. Each message must come or go within `limit` and be no longer than `max` bytes.
     pub fn new(stream: UnixStream, limit: Duration, max: usize) -> Self {
-        Self { stream, limit, max: max.min(MAX_FRAME) }
+        Self { stream, limit, max: max.min(MAX_FRAME), takes_all: false }
     }
 
     /// Connects to the socket at `path`; waits no longer than `limit` for a listener whose queue is full.
@@ -67,6 +70,13 @@ impl Conn {
     #[must_use]
     pub fn up_to(self, max: usize) -> Self {
         Self { max: max.min(MAX_FRAME), ..self }
+    }
+
+    /// The same connection, whose reading thread waits for no descriptor that its peer sent to be closed, however many they are
+    /// and beside whichever byte ([`rights::receive_all`]). Not for hundreds of threads.
+    #[must_use]
+    pub fn lingering_for_nobody(self) -> Self {
+        Self { takes_all: true, ..self }
     }
 
     /// The socket alone, without what it may still have been told in messages.
@@ -139,7 +149,8 @@ impl Conn {
 
     /// The socket with a deadline that starts now.
     fn timed(&self) -> Timed<'_> {
-        Timed { stream: &self.stream, deadline: Instant::now() + self.limit, late: None }
+        let (deadline, takes_all) = (Instant::now() + self.limit, self.takes_all);
+        Timed { stream: &self.stream, deadline, takes_all, late: None }
     }
 }
 
@@ -153,6 +164,7 @@ impl AsFd for Conn {
 struct Timed<'a> {
     stream: &'a UnixStream,
     deadline: Instant,
+    takes_all: bool,
     /// How many bytes were there when it was found that the deadline had passed, and were not read yet.
     late: Option<usize>,
 }
@@ -188,7 +200,11 @@ impl Timed<'_> {
     fn receive(&mut self, buffer: &mut [u8], descriptors: &mut Vec<OwnedFd>) -> Result<usize, FrameError> {
         loop {
             let (most, flags) = self.readable(buffer.len()).map_err(FrameError::from_io)?;
-            match rights::receive(self.stream, &mut buffer[..most], flags) {
+            let receive = match self.takes_all {
+                true => rights::receive_all,
+                false => rights::receive,
+            };
+            match receive(self.stream, &mut buffer[..most], flags) {
                 Ok(received) => {
                     self.was_read(received.bytes);
                     descriptors.extend(received.descriptors);
@@ -218,7 +234,10 @@ impl Timed<'_> {
 impl Read for Timed<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let (most, flags) = self.readable(buffer.len())?;
-        let bytes = net::recv(self.stream, &mut buffer[..most], flags)?.0;
+        let bytes = match self.takes_all {
+            true => rights::receive_all(self.stream, &mut buffer[..most], flags)?.bytes,
+            false => net::recv(self.stream, &mut buffer[..most], flags)?.0,
+        };
         self.was_read(bytes);
         Ok(bytes)
     }
@@ -244,6 +263,7 @@ pub fn is_hung_up(stream: &UnixStream) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ringfence_test_support::sockets::lingering;
     use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage};
     use std::{fs::File, mem::MaybeUninit, thread};
 
@@ -293,6 +313,31 @@ mod tests {
         net::sendmsg(&a, &[IoSlice::new(b"\0\0\0\x011")], &mut ancillary, SendFlags::empty()).unwrap();
         let error = b.receive_with_descriptors::<u32>().unwrap_err();
         assert!(matches!(error, FrameError::TooManyDescriptors { max: MAX_DESCRIPTORS }));
+    }
+
+    #[test]
+    fn sockets_that_linger_hold_up_nobody_beside_whichever_byte_they_come() {
+        for bytes in [&b"\0\0\0\x011"[..], b"1"] {
+            let (a, b) = pair(5000);
+            let (socket, _peer) = lingering(Duration::from_secs(240));
+            let many = [socket.as_fd(); MAX_DESCRIPTORS + 1];
+            let mut control = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS + 1))];
+            let mut ancillary = SendAncillaryBuffer::new(&mut control);
+            assert!(ancillary.push(SendAncillaryMessage::ScmRights(&many)));
+            if bytes.len() == 1 {
+                net::send(&a, b"\0\0\0\x01", SendFlags::empty()).unwrap();
+            }
+            net::sendmsg(&a, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::empty()).unwrap();
+            drop(socket);
+            let (done, is_done) = std::sync::mpsc::channel();
+            thread::spawn(move || {
+                let mut heard = b.lingering_for_nobody();
+                done.send(heard.receive_with_descriptors::<u32>().is_ok()).unwrap();
+            });
+            // Too many beside the first byte; beside another one they are nobody's.
+            let is_ok = is_done.recv_timeout(Duration::from_secs(120)).expect("it waits for what lingers");
+            assert_eq!(is_ok, bytes.len() == 1);
+        }
     }
 
     #[test]

@@ -6,54 +6,35 @@
 
 mod bundle;
 mod secrets;
+mod session;
 
 pub(crate) use bundle::{Bundle, Bundles, FILE};
 pub(crate) use secrets::{Bounds, Handed, Lease, NotKept, Sealed};
 
 use super::{EgressError, blocks::Block, retry::Pauses, supervisor::Supervisor, worker::Spawn};
-use crate::pace::Pace;
 use nix::sys::eventfd::EventFd;
 use ringfence_base::error::chain;
-use ringfence_supervise::worker::{Restarts, printable_reason};
+use ringfence_supervise::worker::Restarts;
 use ringfence_wire::{
-    conn::Conn,
-    credentials::{
-        CredentialsStart, FromCredentials, HostCredential, MAX_ANSWER, MAX_AUTHORITY, MAX_ORDER, SecretFor,
-        ToCredentials,
-    },
+    credentials::{CredentialsStart, HostCredential, SecretFor},
     frame::FrameError,
     status::AgentState,
 };
-use rustix::{
-    event::{PollFd, PollFlags, Timespec, poll},
-    io::Errno,
-    process::{Pid, PidfdFlags, Resource, Rlimit, Signal, getrlimit, pidfd_open, pidfd_send_signal, prlimit},
+use rustix::process::{
+    Pid, PidfdFlags, Resource, Rlimit, Signal, getrlimit, pidfd_open, pidfd_send_signal, prlimit,
 };
+use session::Session;
 use std::{
     io,
-    os::{
-        fd::{AsFd, OwnedFd},
-        unix::net::UnixStream,
-    },
+    os::fd::OwnedFd,
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
-/// How long a message may take once it has begun.
-const MESSAGE_TIME: Duration = Duration::from_secs(10);
-/// How long the process may take until it is ready.
-const START_TIME: Duration = Duration::from_secs(20);
 /// How long it may take until other rules are in force.
-const RULES_TIME: Duration = Duration::from_secs(10);
+pub(super) const RULES_TIME: Duration = Duration::from_secs(10);
 /// How long it may take to end.
 const STOP_TIME: Duration = Duration::from_secs(2);
-/// The pause before another link, where the one of before was not for another worker.
-const LINK_PAUSE: Duration = Duration::from_secs(1);
-/// How long nothing of what it says is logged once something was.
-const LOG_PAUSE: Duration = Duration::from_secs(10);
-/// Messages that are read at once, and in a second from then on.
-const BURST: u32 = 64;
-const PER_SECOND: u32 = 64;
 /// Bytes of memory that the process of a user's container may write to: more than all the connections that it takes need.
 const MEMORY: u64 = 128 << 20;
 
@@ -101,6 +82,8 @@ struct Inner {
     state: AgentState,
     /// The process itself, to end it.
     handle: Option<OwnedFd>,
+    /// The version of the rules that the process judges by; none where nobody is linked with one yet.
+    in_force: Option<u64>,
     /// The worker was told of its link.
     is_linked: bool,
     /// The authority's key, unread: it is the same for every process.
@@ -152,6 +135,7 @@ impl Credentials {
             over: false,
             state: AgentState::Starting,
             handle: None,
+            in_force: None,
             is_linked: false,
             authority: None,
             last_link: 0,
@@ -181,6 +165,24 @@ impl Credentials {
         }
         drop(inner);
         self.wake();
+    }
+
+    /// Waits until the process judges by the rules that [`Self::replace`] was told last, or is none. At `until` it is killed, to be
+    /// started again with those: nothing that it or its link does has earlier ones stay.
+    pub(super) fn in_force_by(&self, until: Instant) {
+        let left = until.saturating_duration_since(Instant::now());
+        let waits = |inner: &mut Inner| inner.in_force.is_some_and(|version| version != inner.version);
+        let waited = self.changed.wait_timeout_while(self.inner(), left, waits);
+        let (mut inner, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        if waits(&mut inner) {
+            let container = &self.kept.container;
+            tracing::error!(
+                "container {container}: its process with credentials keeps to earlier rules; it is killed"
+            );
+            inner.complaint = Some("it did not put other rules in force".to_owned());
+            drop(inner);
+            self.kill();
+        }
     }
 
     /// Those of these hosts of which no credential was handed over.
@@ -258,7 +260,8 @@ impl Credentials {
             let since = Instant::now();
             let ended = self.run_process();
             let mut inner = self.inner();
-            (inner.handle, inner.is_linked) = (None, false);
+            (inner.handle, inner.in_force, inner.is_linked) = (None, None, false);
+            self.changed.notify_all();
             if inner.stop {
                 break;
             }
@@ -309,7 +312,12 @@ impl Credentials {
             ));
         }
         // It is ours to wait for, and was not: the number is its own.
-        self.inner().handle = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+        let Some(handle) = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()) else {
+            // Nobody could end it where this thread is held up.
+            let exit = process.kill();
+            return Ended::Wrongly(format!("its process with credentials cannot be watched ({exit})"));
+        };
+        self.inner().handle = Some(handle);
         tracing::info!(
             "container {container}: process with credentials started, pid {}, user {uid}",
             process.pid()
@@ -361,209 +369,4 @@ impl Credentials {
 fn limit(pid: Pid) -> rustix::io::Result<()> {
     let most = getrlimit(Resource::Data).maximum.map_or(MEMORY, |ours| ours.min(MEMORY));
     prlimit(Some(pid), Resource::Data, Rlimit { current: Some(most), maximum: Some(most) }).map(drop)
-}
-
-/// What is said with one process.
-struct Session<'a> {
-    of: &'a Credentials,
-    conn: Conn,
-    heard: Conn,
-    /// The version of the rules that it was told last, and the hosts whose credentials it has.
-    told: u64,
-    has: Vec<HostCredential>,
-    is_ready: bool,
-    /// When it has to have said that it is, or that rules are in force.
-    due: Option<Instant>,
-    /// The worker that it is linked with, and the link.
-    linked: Option<(u64, u64)>,
-    /// Not before then is there another.
-    link_due: Instant,
-    logged: Option<Instant>,
-    pace: Pace,
-}
-
-impl<'a> Session<'a> {
-    fn new(of: &'a Credentials, link: &UnixStream, told: u64, has: Vec<HostCredential>) -> io::Result<Self> {
-        let now = Instant::now();
-        Ok(Self {
-            of,
-            conn: Conn::new(link.try_clone()?, MESSAGE_TIME, MAX_ORDER),
-            heard: Conn::new(link.try_clone()?, MESSAGE_TIME, MAX_ANSWER),
-            told,
-            has,
-            is_ready: false,
-            due: Some(now + START_TIME),
-            linked: None,
-            link_due: now,
-            logged: None,
-            pace: Pace::new(BURST, PER_SECOND, now),
-        })
-    }
-
-    /// Hands over, tells and hears, until it is told to stop.
-    fn run(mut self, start: CredentialsStart) -> Result<(), Broken> {
-        self.hand_over(start)?;
-        loop {
-            if self.tell()? {
-                return Ok(());
-            }
-            let (said, woken) = self.wait()?;
-            if woken {
-                let _ = self.of.wake.read();
-            }
-            if said {
-                std::thread::sleep(self.pace.step(Instant::now()));
-                let (said, descriptors) = self.heard.receive_with_descriptors::<FromCredentials>()?;
-                self.note(said, descriptors)?;
-            }
-            // Whatever else it says meanwhile.
-            if self.due.is_some_and(|due| due <= Instant::now()) {
-                return Err(Broken::Wrong(match self.is_ready {
-                    true => "does not put other rules in force",
-                    false => "was not ready in time",
-                }));
-            }
-        }
-    }
-
-    fn hand_over(&mut self, start: CredentialsStart) -> Result<(), FrameError> {
-        let authority = {
-            let inner = self.of.inner();
-            let copy = inner.authority.as_ref().map(|kept| kept.as_fd().try_clone_to_owned());
-            copy.transpose().map_err(FrameError::Io)?
-        };
-        let beside: Vec<_> = authority.iter().map(AsFd::as_fd).collect();
-        self.conn.send_with_descriptors(&ToCredentials::Start(start), &beside)?;
-        for (of, secret) in &self.of.kept.secrets {
-            if self.has.iter().any(|host| of.is_of(host)) {
-                self.conn.send_with_descriptors(&ToCredentials::Secret(of.clone()), &[secret.as_fd()])?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Tells what changed. Whether that is the end.
-    fn tell(&mut self) -> Result<bool, Broken> {
-        let inner = self.of.inner();
-        if inner.stop {
-            drop(inner);
-            self.conn.send(&ToCredentials::Stop)?;
-            return Ok(true);
-        }
-        if !self.is_ready {
-            return Ok(false);
-        }
-        if inner.version != self.told {
-            let (id, hosts) = (inner.version, self.of.had(&inner.hosts));
-            drop(inner);
-            let is_had = |host: &HostCredential| self.has.iter().any(|had| SecretFor::from(had).is_of(host));
-            if !hosts.iter().all(is_had) {
-                // It was taken away, and forgotten there.
-                return Err(Broken::Renewed);
-            }
-            self.has.retain(|had| hosts.iter().any(|host| SecretFor::from(had).is_of(host)));
-            self.told = id;
-            self.due = Some(Instant::now() + RULES_TIME);
-            self.conn.send(&ToCredentials::Rules { id, hosts })?;
-        } else {
-            drop(inner);
-        }
-        self.link()?;
-        Ok(false)
-    }
-
-    /// Links it with the worker, where that is another or the link is gone.
-    fn link(&mut self) -> Result<(), Broken> {
-        let worker = self.of.worker.session();
-        if let Some((session, id)) = self.linked {
-            let is_gone = worker != Some(session) || self.of.worker.lost_link() == Some(id);
-            if !is_gone {
-                if self.of.worker.has_link(id) && !self.of.inner().is_linked {
-                    self.of.inner().is_linked = true;
-                    self.of.changed.notify_all();
-                }
-                return Ok(());
-            }
-            self.linked = None;
-            self.of.inner().is_linked = false;
-        }
-        let Some(session) = worker.filter(|_| self.link_due <= Instant::now()) else { return Ok(()) };
-        let (ours, theirs) = UnixStream::pair().map_err(|error| Broken::Link(FrameError::Io(error)))?;
-        let id = {
-            let mut inner = self.of.inner();
-            inner.last_link += 1;
-            inner.last_link
-        };
-        self.conn.send_with_descriptors(&ToCredentials::Link { id }, &[ours.as_fd()])?;
-        self.of.worker.give_link(session, id, theirs.into());
-        (self.linked, self.link_due) = (Some((session, id)), Instant::now() + LINK_PAUSE);
-        Ok(())
-    }
-
-    fn wait(&self) -> Result<(bool, bool), FrameError> {
-        let is_missing = self.is_ready && self.linked.is_none() && self.of.worker.session().is_some();
-        let until = [self.due, is_missing.then_some(self.link_due)].into_iter().flatten().min();
-        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-        let left = left.and_then(|left| Timespec::try_from(left).ok());
-        let mut polled =
-            [PollFd::new(self.conn.stream(), PollFlags::IN), PollFd::new(&*self.of.wake, PollFlags::IN)];
-        match poll(&mut polled, left.as_ref()) {
-            Ok(_) => {
-                let [said, woken] = polled.map(|fd| !fd.revents().is_empty());
-                Ok((said, woken))
-            }
-            Err(Errno::INTR) => Ok((false, false)),
-            Err(errno) => Err(FrameError::from_io(errno.into())),
-        }
-    }
-
-    fn note(&mut self, said: FromCredentials, descriptors: Vec<OwnedFd>) -> Result<(), Broken> {
-        match said {
-            FromCredentials::Complaint(why) => {
-                let why = printable_reason(&why);
-                if self.may_log() {
-                    let container = &self.of.kept.container;
-                    tracing::warn!("container {container}: its process with credentials says: {why}");
-                }
-                self.of.inner().complaint = Some(why);
-            }
-            FromCredentials::Ready { certificate } if !self.is_ready => {
-                let [key] = <[OwnedFd; 1]>::try_from(descriptors)
-                    .map_err(|_| Broken::Wrong("is ready without the key of its authority"))?;
-                let key = Sealed::new(key, MAX_AUTHORITY, None)
-                    .map_err(|_| Broken::Wrong("gives no key that could be kept"))?;
-                let bundle = self.of.kept.bundle.lock().unwrap_or_else(PoisonError::into_inner);
-                bundle.write(&certificate).map_err(Broken::Bundle)?;
-                drop(bundle);
-                (self.is_ready, self.due) = (true, None);
-                let mut inner = self.of.inner();
-                inner.authority = Some(key);
-                inner.state = AgentState::Running;
-                drop(inner);
-                self.of.changed.notify_all();
-            }
-            FromCredentials::Ready { .. } => return Err(Broken::Wrong("is ready twice")),
-            FromCredentials::InForce { id } => {
-                if id == self.told {
-                    self.due = None;
-                }
-            }
-            FromCredentials::LinkEnded { id } => {
-                if self.linked.is_some_and(|(_, linked)| linked == id) {
-                    self.linked = None;
-                    self.of.inner().is_linked = false;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Whether something may be logged: a process that was taken over could say something else each time.
-    fn may_log(&mut self) -> bool {
-        let may = self.logged.is_none_or(|at| at.elapsed() >= LOG_PAUSE);
-        if may {
-            self.logged = Some(Instant::now());
-        }
-        may
-    }
 }

@@ -72,6 +72,8 @@ const BUNDLE_KEY: &str = "net.credentials";
 const QUIET: (&str, &str) = ("RUST_LOG", "warn");
 /// How long a worker may take until it serves: whoever enrols waits.
 const READY: Duration = Duration::from_secs(20);
+/// How long the processes of a container that is over may take to end, before they are killed.
+const END_TIME: Duration = Duration::from_secs(8);
 /// A supervisor's thread parses short messages.
 const STACK: usize = 256 << 10;
 
@@ -433,6 +435,11 @@ impl Service {
         self.supervisor.replace(names, audit);
     }
 
+    /// What sees to it that its process with credentials judges by what [`Self::replace`] was told.
+    pub(crate) fn rules(&self) -> Option<Rules> {
+        self.credentials.clone().map(Rules)
+    }
+
     /// Hosts that have a credential by these names, and none that was handed over when the container was started.
     pub(crate) fn lacks(&self, names: &Names) -> Vec<SecretFor> {
         match &self.credentials {
@@ -464,10 +471,20 @@ pub(crate) fn sockets_of(block: Ipv4Net, listeners: &Listeners) -> bpf::Listener
 
 impl Drop for Service {
     fn drop(&mut self) {
-        if let Some(credentials) = self.credentials.take() {
-            credentials.stop();
+        let stopping = self.stop();
+        if self.credentials.is_some() {
+            stopping.end_by(END_TIME);
         }
-        self.supervisor.stop();
+    }
+}
+
+/// Rules that a process with credentials was told.
+pub(crate) struct Rules(Arc<Credentials>);
+
+impl Rules {
+    /// They are in force when this returns, at `until` at the latest, if need be because nobody is left that has others.
+    pub(crate) fn in_force_by(&self, until: Instant) {
+        self.0.in_force_by(until);
     }
 }
 
@@ -478,6 +495,20 @@ impl Stopping {
     /// Waits for it until `until`: whether it has ended.
     pub(crate) fn is_over_by(&self, until: Instant) -> bool {
         self.0.is_over_by(until) && self.1.as_ref().is_none_or(|credentials| credentials.is_over_by(until))
+    }
+
+    /// Has a thread of its own see to it that both end in time: those that talk with them may be held up by what they do.
+    fn end_by(self, within: Duration) {
+        let of_thread = Self(Arc::clone(&self.0), self.1.clone());
+        let watching = thread::Builder::new().name("ending".into()).stack_size(STACK).spawn(move || {
+            if !of_thread.is_over_by(Instant::now() + within) {
+                of_thread.kill();
+            }
+        });
+        if let Err(error) = watching {
+            tracing::error!("no thread to wait for a container's processes, which are killed: {error}");
+            self.kill();
+        }
     }
 
     /// Ends it at once.

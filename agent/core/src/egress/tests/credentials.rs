@@ -242,6 +242,32 @@ fn one_that_does_not_put_rules_in_force_or_does_not_end_is_killed() {
 }
 
 #[test]
+fn rules_of_before_are_nobody_s_when_a_reload_is_answered() {
+    for how in ["serve", "deaf"] {
+        let scene = Scene::new(how);
+        let (service, started) = scene.start(&["a.test"]);
+        started.unwrap();
+        let first = scene.noted("pid");
+        let process = pidfd(first.last().unwrap().parse().unwrap());
+        let other = HostCredential { otherwise: Otherwise::Pass, ..host("a.test") };
+        service.replace(&Names { credentials: vec![other], ..names(&["a.test"]) }, false);
+        // One that says nothing has no time at all; the other one as much as it needs.
+        let time = if how == "deaf" { Duration::ZERO } else { PATIENCE };
+        service.rules().unwrap().in_force_by(Instant::now() + time);
+        if how == "serve" {
+            assert_eq!(scene.noted("rules"), ["a.test"]);
+            assert!(alive(process.as_fd()), "the control");
+        } else {
+            wait_for("it is killed", || !alive(process.as_fd()));
+            wait_for("another one has them from the start", || scene.noted("pid").len() > first.len());
+            let trouble = || service.credentials.as_ref().and_then(|one| one.trouble());
+            wait_for("which serves", || trouble().is_none());
+            service.rules().unwrap().in_force_by(Instant::now());
+        }
+    }
+}
+
+#[test]
 fn what_is_not_as_it_should_be_is_no_start() {
     for (how, why) in [
         ("complain", "too short"),
