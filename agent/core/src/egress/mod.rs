@@ -7,8 +7,8 @@
 //! | `listeners` | a worker's sockets; entering a network namespace |
 //! | `tasks` | in which task's network namespace that is |
 //! | `worker` | what a worker is started with, and what it may have |
-//! | `supervisor` | one worker's thread: starts it, answers it, starts it again |
-//! | `credentials` | the thread of the process that has a container's credentials: the same, and links it with the worker |
+//! | `supervisor` | one worker's thread: starts it, answers it, starts it again; `supervisor/session` says what is said with one |
+//! | `credentials` | the thread of the process that has a container's credentials: the same; `credentials/session` links it with the worker |
 //! | `credentials/secrets`, `credentials/bundle` | what a launcher hands over, kept unread; the certificates that programs trust |
 //! | `retry` | when something is tried again that failed |
 //! | `containers` | names in the life of a container: enrolment, reload, end, a restart of the core |
@@ -213,9 +213,19 @@ impl Egress {
             Self::None => None,
             Self::Served(service) => {
                 let mut status = service.supervisor.status();
-                if let Some(credentials) = &service.credentials {
-                    status.error = status.error.or_else(|| credentials.trouble());
-                }
+                let trouble = service.credentials.as_ref().and_then(|credentials| credentials.trouble());
+                let lacks = record.map_or_else(Vec::new, |record| service.lacks(&record.names));
+                let lacks: Vec<String> = lacks.iter().map(ToString::to_string).collect();
+                let lacks = (!lacks.is_empty()).then(|| {
+                    format!(
+                        "requests to {} are refused: no credential was handed over for them",
+                        lacks.join(", ")
+                    )
+                });
+                // None hides another.
+                let wrong: Vec<String> =
+                    [status.error.take(), trouble, lacks].into_iter().flatten().collect();
+                status.error = (!wrong.is_empty()).then(|| wrong.join("; "));
                 Some(status)
             }
             Self::Closed { block, why, retry } => Some(EgressProcess {

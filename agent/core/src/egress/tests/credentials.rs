@@ -216,6 +216,11 @@ fn rules_are_told_and_a_credential_that_was_taken_away_and_given_back_is_handed_
     let lacks: Vec<_> =
         service.lacks(&with(&all, &["a.test", "c.test"])).iter().map(|of| of.host.clone()).collect();
     assert_eq!(lacks, ["c.test"]);
+    let record = service.record(&with(&all, &["a.test", "c.test"]));
+    let egress = Egress::Served(service);
+    let said = egress.status(Some(&record)).unwrap().error.unwrap_or_default();
+    assert!(said.contains("c.test:443") && !said.contains("a.test"), "{said}");
+    let Egress::Served(service) = &egress else { panic!("{egress:?}") };
     service.replace(&with(&all, &["a.test", "b.test"]), false);
     wait_for("another is handed both", || scene.noted("secrets").len() == 4);
     // None at all needs no process.
