@@ -9,11 +9,11 @@
 //!
 //! In audit mode nothing is refused: what would be is kept, and the connection goes on.
 
+mod credential;
 mod head;
 
 use crate::{
     addresses::is_granted,
-    credentials::{self, Went},
     dial::{self, NoServer, Server},
     held::Held,
     link::Unanswered,
@@ -265,8 +265,18 @@ impl<'a> Connection<'a> {
         let (name, port, would_deny) = (self.name.clone(), self.port, Rc::clone(&self.would_deny));
         let (asked, by_address) = (patience.is_some(), self.address().is_some());
         let ech = head.ech;
-        let passing =
-            Passing { name, port, address, is_own, tcp, ech, asked, by_address, is_for_credential, would_deny };
+        let passing = Passing {
+            name,
+            port,
+            address,
+            is_own,
+            tcp,
+            ech,
+            asked,
+            by_address,
+            is_for_credential,
+            would_deny,
+        };
         // Another policy may be in force by now.
         let policy = self.worker.policy();
         if !by_address && (!asked || policy.asks(&self.name, self.port).is_none()) {
@@ -391,65 +401,6 @@ impl<'a> Connection<'a> {
         let policy = self.worker.policy();
         let spent = self.worker.uploads.of(&policy.names, &self.name);
         Now { connection: self, spent: RefCell::new((policy, spent)) }
-    }
-
-    /// Whether it is for a host that has a credential, where TLS alone passes. Of audit mode: what would be refused passes, without.
-    fn judge_credential(&self, policy: &Policy) -> Result<bool, Refusal> {
-        if !credentials::has(&policy.names, &self.name, self.port) {
-            return Ok(false);
-        }
-        if !self.tls.get() {
-            let reason = "the profile has a credential for it, which is put in where TLS is ended, and the client does not speak TLS";
-            return self.unless_audit(policy, Refusal::new(EgressCause::NotTls, reason)).map(|()| false);
-        }
-        if self.would_deny.borrow().is_some() {
-            return Ok(false);
-        }
-        self.worker.credentials.is_there().map(|()| true)
-    }
-
-    /// Has the process that has the host's credential serve it, until it is over.
-    async fn hand_over(&self, client: TcpStream, opened: Opened<'a>) {
-        let Opened { server, passing, head: Head { held, .. }, .. } = opened;
-        let known = self.worker.know(passing);
-        // Whatever becomes of this process, it is known that there was one.
-        let begun = self.as_record(EgressOutcome::Open, None);
-        self.begun.set(self.worker.records.begun(self.at, self.flow, begun));
-        let place = (self.name.as_str(), self.port);
-        let served = async {
-            // Of the message to the other process there are two copies while it is written.
-            let message = Portion::new(self.share);
-            message.grow(held.len().saturating_mul(4)).await;
-            let said = held.bytes().to_vec();
-            let kept = (held, message);
-            self.worker.credentials.serve(place, (said, kept), &client, &server).await
-        };
-        let ended = tokio::select! {
-            ended = served => ended,
-            refusal = self.share.overdue() => Err(refusal),
-            () = known.live.cut.notified() => match known.live.why.take() {
-                Some(why) => Err(why),
-                None => return,
-            },
-        };
-        match ended {
-            Ok(Went { sent, received, refused }) => {
-                self.sent.set(sent);
-                self.received.set(received);
-                let outcome = match &refused {
-                    None => EgressOutcome::Passed,
-                    Some(refusal) if refusal.is_failure() => EgressOutcome::Failed,
-                    Some(_) if sent == 0 => EgressOutcome::Refused,
-                    Some(_) => EgressOutcome::Ended,
-                };
-                self.record(outcome, refused);
-            }
-            Err(refusal) => self.record(EgressOutcome::Ended, Some(refusal)),
-        }
-        // Whoever else has the sockets has no connection any more.
-        for socket in [&client, &server] {
-            let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);
-        }
     }
 
     /// Puts it on record, and tells the client.

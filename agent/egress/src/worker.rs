@@ -407,6 +407,7 @@ mod tests {
             port: 443,
             address: "192.0.2.1:443".parse().unwrap(),
             is_own: false,
+            by_address: false,
             tcp: false,
             ech: false,
             asked: false,

@@ -36,7 +36,10 @@ impl Speaks {
         match self {
             Self::Tunnel | Self::Forward => refusal.answer(profile, name, port).into_bytes(),
             Self::Socks => socks_failure(match refusal.cause {
-                EgressCause::NotGranted | EgressCause::Denied | EgressCause::NotPublic => BY_RULESET,
+                EgressCause::NotGranted
+                | EgressCause::Denied
+                | EgressCause::NotPublic
+                | EgressCause::NoRule => BY_RULESET,
                 EgressCause::Unresolved | EgressCause::Unreachable => UNREACHABLE,
                 EgressCause::NotTls
                 | EgressCause::OtherName
@@ -44,7 +47,11 @@ impl Speaks {
                 | EgressCause::Malformed
                 | EgressCause::TooMuch
                 | EgressCause::Revoked
-                | EgressCause::Full => FAILURE,
+                | EgressCause::Full
+                | EgressCause::UntrustedCa
+                | EgressCause::ServerTls
+                | EgressCause::NoCredential
+                | EgressCause::Reflects => FAILURE,
             }),
         }
     }
