@@ -1,5 +1,6 @@
 """Scenes of credentials that are put into requests outside of a container: who has them, what they are put into, and what is left of them inside."""
 
+import grp
 import json
 import os
 import re
@@ -70,10 +71,10 @@ class Server:
 class Shell:
     """A shell in the container, which does what it is told."""
 
-    def __init__(self, *before, environment=None, more=()):
-        command = [*before, "ringfence", "run", "--profile", "rf-credentials", *more, "--", "/bin/sh"]
+    def __init__(self, *before):
+        command = [*before, "ringfence", "run", "--profile", "rf-credentials", "--", "/bin/sh"]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd="/",
-                                        env={**os.environ, "RF_TOKEN": SECRET, **(environment or {})})
+                                        env={**os.environ, "RF_TOKEN": SECRET})
 
     def does(self, command):
         """What it printed."""
@@ -95,12 +96,12 @@ class Shell:
         self.process.wait(PATIENCE)
 
 
-def write_profile(rules=RULES, tables=True):
+def write_profile(rules=RULES, file=True):
     text = profile_text("vm test: credentials", ["/usr", "/etc", "/bin", "/lib", "/lib64", "/proc", HERE, PLACE], (), ["/usr/bin", "/bin", HERE],
                         [f"{name}:443" for name in NAMES], None, 'capabilities = ["default"]\naudit = "denied"')
-    if tables:
-        text += (f'\n[net.credentials."{HOST}"]\ntoken_env = "RF_TOKEN"\nallow = {json.dumps(rules)}\n'
-                 f'[net.credentials."{OTHER}"]\ntoken_file = "{PLACE}/token"\nheader = "PRIVATE-TOKEN"\nallow = ["* /**"]\n')
+    text += f'\n[net.credentials."{HOST}"]\ntoken_env = "RF_TOKEN"\nallow = {json.dumps(rules)}\n'
+    if file:
+        text += f'[net.credentials."{OTHER}"]\ntoken_file = "{PLACE}/token"\nheader = "PRIVATE-TOKEN"\nallow = ["* /**"]\n'
     os.makedirs(PROFILES, exist_ok=True)
     put(f"{PROFILES}/rf-credentials.toml", text)
 
@@ -127,7 +128,7 @@ def prepare():
     return Server(), resolver
 
 
-@scene("system/egress-credentials", limit=300, hook="inet_conn_established")
+@scene("system/egress-credentials", limit=300)
 def credentials():
     """requests bear a credential that is nowhere in their container, by their rules alone; its process, killed, is followed by another"""
     server, _resolver = prepare()
@@ -216,3 +217,43 @@ def credentials():
     shell.does("kill $sleeps")
     shell.stop()
     wait_for(lambda: not role_pids("egress-credentials") and not os.path.exists(bundle), "nothing is left of it")
+
+
+@scene("system/egress-credentials-user", limit=200)
+def users():
+    """the credential of an ordinary user's run is put in, and is not to be had by their own processes inside, nor by their other runs"""
+    server, _resolver = prepare()
+    write_profile(file=False)
+    group = grp.getgrnam("ringfence").gr_gid
+    user = ["setpriv", "--reuid=65534", "--regid=65534", f"--groups={group}"]
+    shell, other = Shell(*user), Shell(*user)
+    answer = shell.fetch("/repos/acme/tool")
+    assert "200 OK" in answer and SECRET not in answer, f"{answer}; {log()}"
+    assert server.value(server.asked[-1]) == f"Bearer {SECRET}", server.asked[-1]
+    assert "403" in shell.fetch("/user").split("\n")[0]
+    assert shell.does("id -u").strip() == "65534"
+    # The control: the user's processes read each other's environments where nothing is in the way, inside and outside.
+    shell.does("env RF_CONTROL=rf-planted-control sleep 600 >/dev/null & sleeps=$!")
+    look = "cat /proc/{}/environ | tr '\\0' '\\n' | grep -c -e {}"
+    wait_for(lambda: shell.does(look.format("$sleeps", "rf-planted-control")).strip() == "1", "the control")
+    launcher = shell.process.pid
+    outside = subprocess.run([*user, "sh", "-c", look.format(launcher, SECRET)], capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert outside.stdout.strip() == "1", f"the control: {said(outside)}"
+    for one in (shell, other):
+        for what in ("environ", "mem", "fd/0", "maps"):
+            answer = one.does(f"cat /proc/{launcher}/{what}")
+            assert "denied" in answer or "No such file" in answer, f"{what}: {answer}"
+        assert one.does("env | grep -c RF_TOKEN").strip() == "0"
+    # Each run has a process of its own, of a user that is nobody else's; neither is one that the other could stop.
+    pids = role_pids("egress-credentials")
+    assert len(pids) == 2, pids
+    owners = {os.stat(f"/proc/{pid}").st_uid for pid in pids}
+    assert len(owners) == 2 and not owners & {0, 65534}, owners
+    for pid in pids:
+        assert "0" not in other.does(f"kill -9 {pid} && echo 0"), pid
+    assert role_pids("egress-credentials") == pids
+    shell.does("kill $sleeps")
+    shell.stop()
+    assert "200 OK" in other.fetch("/repos/acme/tool"), "the other goes on"
+    other.stop()
+    wait_for(lambda: not role_pids("egress-credentials"), "nothing is left of them")
