@@ -3,6 +3,7 @@ served by a server that answers nobody without the credential, which none of the
 
 import base64
 import os
+import re
 import shlex
 import shutil
 import ssl
@@ -172,7 +173,7 @@ def clients():
     assert refused.stdout == "401", refused
     problems = []
     for name, command in WITH_CREDENTIALS.items():
-        problem = attempt(command, f"{PLACE}/work/{name.split()[0].strip(',')}")
+        problem = attempt(command, f"{PLACE}/work/{re.match('[a-zA-Z]+', name)[0]}")
         if problem:
             problems.append(f"{name}: {problem}")
     assert not problems, "\n".join(problems)
