@@ -9,6 +9,7 @@ use std::{
 
 mod credentials;
 mod egress;
+mod roles;
 
 const X86_64: u32 = 0xc000_003e;
 const I386: u32 = 0x4000_0003;
@@ -372,71 +373,6 @@ fn a_long_list_is_searched_and_not_walked_through() {
 }
 
 #[test]
-fn the_html_reader_has_its_socket_memory_and_threads_and_nothing_else() {
-    let list = Program::of(&Policy::reader_list().unwrap());
-    for name in ["read", "write", "mmap", "futex", "exit_group", "clock_gettime", "rt_sigreturn"] {
-        assert_eq!(list.call(name, &[]), ALLOW, "{name}");
-    }
-    let thread = 0x0001_0000;
-    assert_eq!(list.call("clone", &[thread]), ALLOW);
-    assert_eq!(list.call("clone3", &[]), errno(Errno::ENOSYS as i32));
-    let denied = [
-        "clone",
-        "fork",
-        "vfork",
-        "execve",
-        "execveat",
-        "open",
-        "openat",
-        "openat2",
-        "socket",
-        "socketpair",
-        "connect",
-        "bind",
-        "sendto",
-        "sendmsg",
-        "recvmsg",
-        "kill",
-        "pidfd_open",
-        "pidfd_send_signal",
-        "ptrace",
-        "process_vm_writev",
-        "memfd_create",
-        "unlink",
-        "mount",
-        "bpf",
-        "io_uring_setup",
-        "setrlimit",
-        "prlimit64",
-        "ioctl",
-        "dup2",
-    ];
-    for name in denied {
-        assert_eq!(list.call(name, &[]), errno(Errno::EPERM as i32), "{name}");
-    }
-}
-
-#[test]
-fn the_auditor_s_threads_may_part_their_tables_and_nothing_else() {
-    let list = Program::of(&Policy::auditor_list().unwrap());
-    let (files, unix, inet) = (0x400, 1, 2);
-    assert_eq!(list.call("unshare", &[files]), ALLOW);
-    assert_eq!(list.call("socketpair", &[unix, 1, 0, 0, 0, 0]), ALLOW);
-    // Every other flag of clone(2), alone and beside it.
-    for flags in (0..32).map(|bit| 1_u64 << bit).filter(|&bit| bit != files) {
-        for flags in [flags, flags | files] {
-            assert_ne!(list.call("unshare", &[flags]), ALLOW, "{flags:#x}");
-        }
-    }
-    for family in [inet, 10, 16, 17] {
-        assert_ne!(list.call("socketpair", &[family, 1, 0, 0, 0, 0]), ALLOW, "{family}");
-    }
-    for call in ["socket", "connect", "setns", "execve", "memfd_create", "pidfd_getfd"] {
-        assert_ne!(list.call(call, &PLAIN), ALLOW, "{call}");
-    }
-}
-
-#[test]
 fn no_list_names_a_call_that_nobody_knows() {
     for (policy, _) in deny_lists() {
         assert_eq!(unknown_calls(&policy.rules), Vec::<String>::new());
@@ -570,32 +506,4 @@ fn files_that_are_no_profile_are_refused_with_their_name() {
     assert!(matches!(oci(&" ".repeat((1 << 20) + 1), &bare()), Err(Error::Large { .. })));
     let missing = Policy::from_oci("/nonexistent/seccomp.json".as_ref(), &bare()).unwrap_err().to_string();
     assert!(missing.contains("/nonexistent/seccomp.json"), "{missing}");
-}
-
-#[test]
-fn a_worker_starts_no_process_and_signals_none_and_a_user_s_service_starts_workers() {
-    let (worker, user) = (Policy::worker_list().unwrap(), Policy::user_list().unwrap());
-    let (worker, user) = (Program::of(&worker.signalling_only(7)), Program::of(&user));
-    let refused = errno(Errno::EPERM as i32);
-    const SIGCHLD: u64 = 17;
-    const CLONE_THREAD: u64 = 0x0001_0000;
-    const AF_UNIX: u64 = 1;
-    for (call, args, of_worker, of_user) in [
-        ("clone", [CLONE_THREAD, 0], ALLOW, ALLOW),
-        ("clone", [SIGCHLD, 0], refused, ALLOW),
-        ("clone", [0, 0], refused, refused),
-        ("execve", [0, 0], refused, ALLOW),
-        ("socket", [AF_UNIX, 1], refused, ALLOW),
-        ("socket", [2, 1], ALLOW, ALLOW),
-        ("tgkill", [7, 8], ALLOW, ALLOW),
-        ("tgkill", [8, 8], refused, ALLOW),
-        ("kill", [8, 9], refused, ALLOW),
-        ("ptrace", [0, 0], refused, refused),
-    ] {
-        assert_eq!(
-            (worker.call(call, &args), user.call(call, &args)),
-            (of_worker, of_user),
-            "{call} {args:?}"
-        );
-    }
 }
