@@ -17,7 +17,11 @@ use std::{
     fs,
     os::{
         fd::{AsRawFd, OwnedFd},
-        unix::net::UnixListener,
+        unix::{
+            fs::{PermissionsExt, chown},
+            net::UnixListener,
+            process::CommandExt,
+        },
     },
     path::PathBuf,
     process::{Command, Stdio},
@@ -224,4 +228,62 @@ fn a_profile_outside_the_system_directory_is_asked_for_by_its_path() {
     assert_eq!(profile, own.to_str().unwrap());
     asked.answer(Mode::Enforce);
     assert!(launcher.wait().unwrap().success());
+}
+
+/// Somebody who is not root, and has no home.
+const NOBODY: u32 = 65534;
+
+#[test]
+fn no_command_for_a_credential_is_run_where_the_daemon_would_refuse_the_profile() {
+    // Of root's, no command is run at all; and what the daemon takes of others is what only root can make.
+    if !nix::unistd::geteuid().is_root() {
+        return;
+    }
+    let host = Host::new("");
+    let (config, own) = (host.path("config/profiles/tight.toml"), host.path("mine/.config/ringfence/agents"));
+    fs::create_dir_all(&own).unwrap();
+    let mark = host.path("mine/ran");
+    let profile = PROFILE.replace("net = { only = [] }", "net = { only = [\"a.org\"] }")
+        + &format!(
+            "[net.credentials.\"a.org\"]\ntoken_command = \"touch {} && echo a-secret-token\"\nallow = [\"GET /a\"]\n",
+            mark.display()
+        );
+    fs::write(&config, &profile).unwrap();
+    fs::write(own.join("mine.toml"), &profile).unwrap();
+    fs::write(host.path("ca.pem"), "").unwrap();
+    chown(host.path("mine"), Some(NOBODY), None).unwrap();
+    // The test's own build directory may be closed to others: run a copy, which another process makes, as a child of another test
+    // that is forked while we write would keep it busy.
+    let program = host.path("ringfence");
+    assert!(
+        Command::new("cp").arg(env!("CARGO_BIN_EXE_ringfence")).arg(&program).status().unwrap().success()
+    );
+    for (path, mode) in [("", 0o755), ("run/enroll.sock", 0o666)] {
+        fs::set_permissions(host.path(path), fs::Permissions::from_mode(mode)).unwrap();
+    }
+    let launcher = |profile: &str| {
+        let mut command = Command::new(&program);
+        command.env_clear().env("RINGFENCE_RUNTIME_DIR", host.path("run")).env("PATH", "/usr/bin:/bin");
+        command.env("RINGFENCE_CONFIG_DIR", host.path("config")).env("HOME", host.path("mine"));
+        command.env("SSL_CERT_FILE", host.path("ca.pem"));
+        command.args(["run", "-p", profile, "--", "true"]).uid(NOBODY).gid(NOBODY).current_dir("/");
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        command.spawn().unwrap()
+    };
+    let refused = |profile: &str| {
+        let output = launcher(profile).wait_with_output().unwrap();
+        assert!(!output.status.success() && !mark.exists(), "{profile}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let said = refused("mine");
+    assert!(said.contains("from root alone") && said.contains("agents/mine.toml"), "{said}");
+    chown(&config, Some(NOBODY), None).unwrap();
+    let said = refused("tight");
+    assert!(said.contains("tight.toml can be changed by others than root"), "{said}");
+    // The control.
+    chown(&config, Some(0), None).unwrap();
+    let running = launcher("tight");
+    drop(host.asked());
+    assert!(mark.exists());
+    running.wait_with_output().unwrap();
 }

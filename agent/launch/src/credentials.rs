@@ -118,19 +118,23 @@ pub(crate) struct Credentials {
     pub(crate) trusted: OwnedFd,
 }
 
-/// Reads them, if the profile has any, from what whoever runs this has.
+/// Reads them, if the profile has any, from what whoever runs this has. What the daemon would refuse of the profile is refused before
+/// anything is read or run.
 ///
 /// # Errors
 /// [`Error`]: the command is not to run.
-pub(crate) fn read(profile: &Profile, workdir: &Path) -> Result<Option<Credentials>, Error> {
+pub(crate) fn read(profile: &Profile, dirs: &Dirs, workdir: &Path) -> Result<Option<Credentials>, Error> {
     if profile.credentials.is_empty() {
         return Ok(None);
     }
     let home = home::of(geteuid().as_raw());
     let profile = profile.clone().with_tokens_of(home.as_deref());
-    profile.require_own_credentials(&Dirs::from_env(), workdir).map_err(Error::NotOwn)?;
+    if !geteuid().is_root() {
+        profile.require_roots_credentials(dirs).map_err(Error::NotOwn)?;
+    }
+    profile.require_own_credentials(dirs, workdir).map_err(Error::NotOwn)?;
     let context = CompileContext::new(Path::new("/"), Some(workdir.to_owned()));
-    profile.require_unwritten_credentials(&context).map_err(Error::InReach)?;
+    profile.require_closed_credentials(&context, &|name| env::var_os(name)).map_err(Error::InReach)?;
     let sealed = profile.credentials.iter().map(|one| seal_one(one, home.as_deref()));
     let sealed = sealed.collect::<Result<_, Error>>()?;
     let trusted = seal("ringfence-trusted", &trusted(|name| env::var_os(name))?).map_err(Error::Memory)?;

@@ -178,7 +178,7 @@ pub fn start_reporting(
         Core::There(_) => {
             let confinement = launch.beside_ebpf()?;
             // Before there is a child, which would have copies.
-            let credentials = credentials::read(&profile, &workdir)?;
+            let credentials = credentials::read(&profile, &dirs, &workdir)?;
             let launch = Launch { credentials, ..launch };
             return launch.start(&core, (confinement, None), &command, streams, &dirs);
         }
@@ -489,10 +489,8 @@ impl Launch<'_> {
         dirs: &Dirs,
     ) -> Result<ringfence_wire::message::Enrolled, Error> {
         // By name where the core finds the same file by it; else by path, which the core takes from root alone.
-        let by_name = self.profile.file.parent() == Some(dirs.system.as_path())
-            || profile::built_in::has(&self.profile.file);
         let file = self.profile.file.to_string_lossy();
-        let profile = if by_name { self.profile.name.as_str() } else { file.as_ref() };
+        let profile = if self.profile.is_by_name(dirs) { self.profile.name.as_str() } else { file.as_ref() };
         let (workdir, audit) = (Some(self.workdir), self.request.audit);
         let endpoint = self.request.endpoint.as_ref().map(|Endpoint { address, listener, tie }| {
             let tie = tie.as_ref().map(|tie| (tie.name.as_str(), tie.listener.as_fd()));

@@ -1,35 +1,45 @@
 //! `[net.credentials."HOST"]`: credentials that are put into requests on the host, so that they never enter the container.
 
+mod error;
+mod reach;
+mod words;
+
+pub use error::CredentialError;
+
 use super::{
-    AxisRules, Profile, built_in,
-    compile::{Builder, CompileContext},
+    AxisRules, Profile,
+    compile::Builder,
     compiled::{Kind, Place},
-    decide::Decider,
-    dirs::{Dirs, is_own},
     keys::Keys,
     parse::{Parser, net_entry},
-    problem::{At, CompileErrors, LoadErrors, Problem, Wrong},
-    resolve::Resolver,
+    problem::{At, Problem, Wrong},
     sections::{CommandText, Located},
 };
+use ipnet::IpNet;
 use ringfence_common::policy::axis::{READ, WRITE};
 use ringfence_credentials::Source;
-use ringfence_files::Others;
 use ringfence_grant::{HostPattern, NetEntry};
 use ringfence_wire::{
     credentials::{CredentialPlace, HostCredential, MAX_HOSTS, MAX_RULES, Otherwise},
     egress::NameOptions,
-    requests::{NotARule, RequestRule},
+    requests::RequestRule,
 };
 use schemars::JsonSchema;
 use std::{
     collections::BTreeMap,
+    ffi::OsString,
     os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
 };
 
 /// Where a host has no port.
 const HTTPS: u16 = 443;
+/// Where systemd keeps the credentials of units, each in a directory of its own: the host's, and below each user's own directory.
+const OF_UNITS: &str = "/run/credentials";
+const OF_USERS: &str = "/run/user";
+
+/// A variable of the environment of who starts the container.
+pub type Variable<'a> = &'a dyn Fn(&str) -> Option<OsString>;
 
 /// One table of a file.
 #[derive(Debug, Clone, Default, JsonSchema)]
@@ -162,173 +172,26 @@ impl Profile {
             | Source::Login(_) => None,
         })
     }
-
-    /// Refuses credentials of a profile that came with what an agent works on, or that an agent could have written: what they are
-    /// read from, and whom they are sent to, is for root or the user to say.
-    ///
-    /// # Errors
-    /// The first of such tables.
-    pub fn require_own_credentials(&self, dirs: &Dirs, workdir: &Path) -> Result<(), LoadErrors> {
-        // Nobody but root changes what is root's, wherever an agent works: no policy lets the files that it is made of be written,
-        // and the directory is a protected place.
-        let is_roots = |file: &Path| {
-            file.parent() == Some(dirs.system.as_path())
-                && ringfence_files::is_roots(file, Others::AddNames).unwrap_or(false)
-        };
-        let is_known = |file: &Path| {
-            built_in::has(file)
-                || is_roots(file)
-                || is_own(file, [Some(dirs.system.clone()), dirs.user.clone()], workdir)
-        };
-        match self.credentials.iter().find(|one| !is_known(&one.at.file)) {
-            Some(one) => {
-                Err(Problem::new(one.at.clone(), Wrong::Credential(CredentialError::Elsewhere)).into())
-            }
-            None => Ok(()),
-        }
-    }
-
-    /// Refuses credentials that what runs under the profile could put something else in the place of: whose file, or whose command's
-    /// program, it may write, or a directory or link on the way there.
-    ///
-    /// # Errors
-    /// The first of them; the profile cannot be compiled.
-    pub fn require_unwritten_credentials(&self, ctx: &CompileContext<'_>) -> Result<(), CompileErrors> {
-        let mut places = Vec::new();
-        for one in &self.credentials {
-            let paths = match one.source_of(self.token_home.as_deref()) {
-                Some(Source::File(path)) => vec![path],
-                Some(Source::Credential(_)) => {
-                    std::env::var_os("CREDENTIALS_DIRECTORY").map(PathBuf::from).into_iter().collect()
-                }
-                Some(Source::Command(words)) => programs(&words),
-                Some(Source::Env(_) | Source::Value(_) | Source::Login(_)) | None => Vec::new(),
-            };
-            places.extend(paths.into_iter().map(|path| (path, one.at.clone())));
-        }
-        if places.is_empty() {
-            return Ok(());
-        }
-        // Without what keeps it from them: it is about what an earlier run could have done.
-        let bare = Self { credentials: Vec::new(), ..self.clone() };
-        let policy = bare.compile(ctx)?;
-        let decider = Decider::new(&policy);
-        let is_written = |path: &[u8]| {
-            let ends =
-                path.iter().enumerate().filter(|(at, byte)| **byte == b'/' && *at > 0).map(|(at, _)| at);
-            ends.chain([path.len()])
-                .any(|end| path.get(..end).is_some_and(|path| decider.path(WRITE, path).allowed()))
-        };
-        for (path, at) in places {
-            let wrong = |what| LoadErrors::from(Problem::new(at.clone(), Wrong::Credential(what)));
-            let Ok(mut resolver) = Resolver::new(ctx.root) else { continue };
-            let path = std::path::absolute(&path).unwrap_or(path);
-            let resolved = resolver.resolve(path.as_os_str().as_bytes());
-            let ways = resolved.before.iter().chain(&resolved.links).chain([&resolved.path]);
-            if ways.into_iter().any(|way| is_written(way)) {
-                return Err(wrong(CredentialError::Written(path)));
-            }
-        }
-        Ok(())
-    }
-}
-
-/// The files of a command that are said where they are, and its program.
-fn programs(words: &[String]) -> Vec<PathBuf> {
-    let named = words.iter().filter(|word| word.contains('/')).map(PathBuf::from);
-    let found = words.first().filter(|word| !word.contains('/')).into_iter().flat_map(|word| {
-        let path = std::env::var_os("PATH").unwrap_or_default();
-        let dirs: Vec<PathBuf> = std::env::split_paths(&path).collect();
-        dirs.into_iter().map(move |dir| dir.join(word)).filter(|file| file.exists()).take(1)
-    });
-    named.chain(found).collect()
 }
 
 impl Builder<'_> {
-    /// Closes the files that have the profile's credentials, wherever rules lead.
+    /// Closes the files that have the profile's credentials, wherever rules lead. Which directory systemd gave to who starts the
+    /// container is not known here: all of them are closed.
     pub(crate) fn deny_credentials(&mut self, profile: &Profile) {
-        for path in profile.token_files() {
+        let of_systemd = profile.credentials.iter().any(|one| matches!(one.source, Source::Credential(_)));
+        let mut paths: Vec<PathBuf> = profile.token_files().collect();
+        if of_systemd {
+            let users = self.resolver.names(OF_USERS.as_bytes());
+            paths.push(OF_UNITS.into());
+            paths.extend(users.into_iter().map(|user| Path::new(OF_USERS).join(user).join("credentials")));
+        }
+        for path in paths {
             let text = path.display().to_string();
             let id = self.built_in(format!("net.credentials:{text}"), &text);
             for form in self.every_form(path.as_os_str().as_bytes()) {
                 self.put_deny(Place::Path(form), Kind::Tree, READ | WRITE, id);
             }
         }
-    }
-}
-
-/// What is wrong with such a table.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[expect(missing_docs, reason = "each message says what it is about")]
-pub enum CredentialError {
-    #[error("{0:?} is not one host and a port")]
-    Host(String),
-    #[error("`grant.net` does not grant {0}:{1}")]
-    NotGranted(String, u16),
-    #[error("`grant.net` grants {0}:{1} as `tcp:`, where nobody looks at what is said")]
-    Tcp(String, u16),
-    #[error(
-        "net = \"all\" grants every address, so that requests need not pass where a credential is put in"
-    )]
-    NotHeld,
-    #[error("`max_upload` does not count what is sent to hosts with credentials")]
-    Upload,
-    #[error("{host:?} is the host and port of line {line}, too")]
-    Twice { host: String, line: u32 },
-    #[error("is one host more than {MAX_HOSTS}, which is the most")]
-    TooManyHosts,
-    #[error("has more than {MAX_RULES} rules, which is the most")]
-    TooManyRules,
-    #[error("is not a user that basic auth could have")]
-    User,
-    #[error("is not a header that a credential may be put into")]
-    Header,
-    #[error("cannot stand beside `user`: a credential has one place")]
-    TwoPlaces,
-    #[error("has no source for its credential")]
-    NoSource,
-    #[error("is empty, so that no request would have the credential")]
-    NoRules,
-    #[error("{text:?} is not a rule for requests: {error}")]
-    Rule { text: String, error: NotARule },
-    #[error(
-        "credentials are taken of profiles of the host, of the user's own directory and in the binary alone"
-    )]
-    Elsewhere,
-    #[error("what runs under the profile may write {}, or what is on the way there, so it could say what the credential is", .0.display())]
-    Written(PathBuf),
-}
-
-impl CredentialError {
-    /// What to do about it.
-    pub fn hint(&self) -> Option<String> {
-        Some(match self {
-            Self::Host(_) => {
-                "write [net.credentials.\"host.example\"] or \"host.example:8443\": no `*`, no address"
-                    .to_owned()
-            }
-            Self::NotGranted(host, port) => format!("add \"{host}:{port}\" to `net` under [grant]"),
-            Self::Tcp(..) => "write the entry without `tcp:`".to_owned(),
-            Self::NotHeld => "grant what is needed in place of \"all\": `net = { only = [...] }`".to_owned(),
-            Self::Upload => "leave out `max_upload`, or the credentials".to_owned(),
-            Self::User => "printable ASCII without `:` and spaces".to_owned(),
-            Self::Header => {
-                "a name of letters, digits and `-`, and not one that says where a request ends or goes"
-                    .to_owned()
-            }
-            Self::NoSource => "give one of token_env, token_file, token_credential, token_command".to_owned(),
-            Self::NoRules => {
-                "write the requests: `allow = [\"GET /repos/**\"]`; all of them are `* /**`".to_owned()
-            }
-            Self::Rule { .. } => {
-                "write METHOD /path: `GET /repos/**`, `POST /repos/acme/*/issues`, `* /api/**`".to_owned()
-            }
-            Self::Elsewhere => {
-                "move the profile to /etc/ringfence/profiles or ~/.config/ringfence/agents, out of where the agent works".to_owned()
-            }
-            Self::Written(_) => "keep it where `fs_write` does not reach, as in ~/.config".to_owned(),
-            Self::Twice { .. } | Self::TooManyHosts | Self::TooManyRules | Self::TwoPlaces => return None,
-        })
     }
 }
 
@@ -419,6 +282,9 @@ pub(crate) fn finish(
         if let Err(why) = is_granted(granted, &host, port) {
             wrong(why);
         }
+        if let Some(entry) = address_at(granted, port) {
+            wrong(CredentialError::Address { entry, host: host.clone(), port });
+        }
         let place = match (table.user, table.header) {
             (Some(_), Some(header)) => {
                 problems.push(Problem::new(header.at, Wrong::Credential(CredentialError::TwoPlaces)));
@@ -472,4 +338,21 @@ fn is_granted(granted: &AxisRules, host: &str, port: u16) -> Result<(), Credenti
         false if of_host.is_empty() => Err(CredentialError::NotGranted(host.to_owned(), port)),
         false => Ok(()),
     }
+}
+
+/// The first entry of addresses that holds at this port, as it is written. Nothing of a host is at loopback.
+fn address_at(granted: &AxisRules, port: u16) -> Option<String> {
+    let is_loopback = |net: &IpNet| match net {
+        IpNet::V4(net) => net.network().is_loopback() && net.prefix_len() >= 8,
+        IpNet::V6(net) => net.network().is_loopback() && net.prefix_len() == 128,
+    };
+    let is_it = |entry: &NetEntry| match entry {
+        NetEntry::Inet { net, port: at } => at.is_none_or(|at| at == port) && !is_loopback(net),
+        NetEntry::Host { .. } | NetEntry::Unix(_) | NetEntry::Abstract(_) => false,
+    };
+    granted
+        .listed()
+        .iter()
+        .find(|rule| net_entry(rule).is_some_and(|entry| is_it(&entry)))
+        .map(|rule| rule.text.clone())
 }

@@ -69,7 +69,7 @@ mod workdir;
 
 pub use capabilities::Capabilities;
 pub use compile::{Compilation, CompileContext};
-pub use credentials::{CredentialError, ToolCredential};
+pub use credentials::{CredentialError, ToolCredential, Variable};
 pub use dirs::{Dirs, is_in_reach, is_name, is_own};
 pub use kernel::{AuditLevel, Base, KernelOptions, LandlockUse, Seccomp};
 pub use nest::meet as meet_policies;

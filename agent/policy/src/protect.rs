@@ -21,7 +21,7 @@ pub struct Source {
 }
 
 /// The profile's own files, as this process names them.
-fn files(profile: &Profile) -> impl Iterator<Item = &Path> {
+pub(crate) fn files(profile: &Profile) -> impl Iterator<Item = &Path> {
     let seccomp = match &profile.kernel.seccomp {
         Seccomp::File(path) => Some(path.as_path()),
         Seccomp::Default | Seccomp::Strict | Seccomp::Off => None,

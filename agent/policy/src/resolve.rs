@@ -7,7 +7,7 @@
 use nix::sys::stat::{major, minor};
 use std::{
     collections::{HashMap, VecDeque},
-    ffi::OsStr,
+    ffi::{OsStr, OsString},
     fs, io,
     os::unix::{
         ffi::OsStrExt,
@@ -30,6 +30,9 @@ const MOST_BYTES: usize = 2 * LONGEST_PATH;
 /// Most bytes that a resolver remembers of what it saw, and what each name takes beside its own bytes, about.
 const MOST_SEEN: usize = 16 << 20;
 const SEEN_EACH: usize = 96;
+
+/// Most names that are taken of a directory: more than a compiled policy may have places, which so is refused.
+const MOST_NAMES: usize = 1 << 17;
 
 /// Where PATH is searched for bare names.
 pub(crate) const PATH_DIRS: [&str; 6] =
@@ -181,6 +184,14 @@ impl Resolver {
             (kind.is_block_device() || kind.is_char_device() && is_terminal).then_some(name)
         });
         names.map(|name| format!("/dev/{name}")).collect()
+    }
+
+    /// The names in a directory, links to it followed; none: there is no such directory.
+    pub(crate) fn names(&mut self, path: &[u8]) -> Vec<OsString> {
+        let resolved = self.resolve(path).path;
+        let Ok(entries) = fs::read_dir(self.host(&resolved)) else { return Vec::new() };
+        // Each is a rule, of which a policy may have no more than so many.
+        entries.flatten().take(MOST_NAMES).map(|entry| entry.file_name()).collect()
     }
 
     /// The number of the device at a path, links resolved, and whether it is a block device.

@@ -2,6 +2,7 @@
 
 mod compile;
 mod compile_properties;
+mod credential_reach;
 mod credentials;
 mod extend;
 mod fixed;

@@ -120,6 +120,10 @@ fn what_could_not_be_held_is_refused_with_its_line() {
         (["10.0.0.1"], of("10.0.0.1", FINE), "is not one host and a port"),
         (["a.org"], of("tcp:a.org:22", FINE), "is not one host and a port"),
         (["a.org"], of("a.org", FINE) + &of("A.ORG:443", FINE), "is the host and port of line"),
+        (["a.org\", \"192.0.2.0/24"], of("a.org", FINE), "grants the addresses \"192.0.2.0/24\" at port 443"),
+        (["a.org\", \"[2001:db8::1]:443"], of("a.org", FINE), "grants the addresses"),
+        (["a.org:8443\", \"0.0.0.0/0:8443"], of("a.org:8443", FINE), "at port 8443: if a.org is among them"),
+        (["a.org\", \"126.0.0.0/7"], of("a.org", FINE), "grants the addresses"),
         (["a.org"], of("a.org", "allow = [\"GET /a\"]\n"), "has no source for its credential"),
         (["a.org"], of("a.org", "token_env = \"A\"\n"), "so that no request would have the credential"),
         (
@@ -149,6 +153,18 @@ fn what_could_not_be_held_is_refused_with_its_line() {
         let errors = errors(&granted, &keys);
         assert!(errors.contains(said) && errors.contains("p.toml:"), "{keys}: {errors}");
         assert!(!errors.contains("secret-secret"), "{errors}");
+    }
+    for beside in [
+        "192.0.2.0/24:80",
+        "[2001:db8::1]:8443",
+        "127.0.0.1",
+        "127.0.0.0/8:443",
+        "[::1]",
+        "unix:/run/x",
+        "*.b.org",
+    ] {
+        let loaded = Lab::new().load(&text(&["a.org", beside], &of("a.org", FINE)));
+        assert!(loaded.is_ok(), "the control: {beside}: {loaded:?}");
     }
     let all = super::toml("net = \"all\"", "", "none") + &of("a.org", FINE);
     let errors = Lab::new().load(&all).unwrap_err().to_string();
@@ -182,7 +198,7 @@ fn the_file_of_a_credential_is_closed_whatever_is_granted() {
         assert!(!decider.path(READ, path.as_bytes()).allowed(), "{path}");
     }
     assert!(decider.path(READ, b"/home/secrets/other").allowed(), "the control");
-    let unwritten = |write: &str| load(write).require_unwritten_credentials(&context);
+    let unwritten = |write: &str| load(write).require_closed_credentials(&context, &|_| None);
     assert!(unwritten("/home/work").is_ok(), "the control");
     for write in ["/home/secrets", "/home", "/elsewhere/token", "/elsewhere"] {
         let error = unwritten(write).unwrap_err().to_string();
@@ -204,8 +220,10 @@ fn a_profile_that_came_with_the_work_has_no_say_about_credentials() {
     let dir = profile.file.parent().unwrap().to_owned();
     let nowhere = Path::new("/nowhere");
     let error = profile.require_own_credentials(&of(nowhere), nowhere).unwrap_err().to_string();
-    assert!(error.contains("of the host") && error.contains("p.toml:"), "{error}");
-    assert!(profile.require_own_credentials(&of(&dir), &dir).is_err(), "the agent works there");
+    assert!(error.contains("p.toml is not") && error.contains("p.toml:"), "{error}");
+    let users = Dirs { system: nowhere.to_owned(), user: Some(dir.clone()) };
+    assert!(profile.require_own_credentials(&users, &dir).is_err(), "the agent works there");
+    assert!(profile.require_own_credentials(&users, nowhere).is_ok(), "the control");
     let without = lab.load(&text(&["a.org"], "")).unwrap_or_else(|e| panic!("{e}"));
     assert!(without.require_own_credentials(&of(nowhere), nowhere).is_ok());
 }
