@@ -112,6 +112,9 @@ pub enum Error {
     },
 }
 
+/// Variables, and the files that they name.
+type Missing = Vec<(&'static str, PathBuf)>;
+
 /// What the core is handed.
 pub(crate) struct Credentials {
     pub(crate) sealed: Vec<SealedCredential>,
@@ -137,7 +140,14 @@ pub(crate) fn read(profile: &Profile, dirs: &Dirs, workdir: &Path) -> Result<Opt
     profile.require_closed_credentials(&context, &|name| env::var_os(name)).map_err(Error::InReach)?;
     let sealed = profile.credentials.iter().map(|one| seal_one(one, home.as_deref()));
     let sealed = sealed.collect::<Result<_, Error>>()?;
-    let trusted = seal("ringfence-trusted", &trusted(|name| env::var_os(name))?).map_err(Error::Memory)?;
+    let (trusted, missing) = trusted(|name| env::var_os(name))?;
+    for (variable, path) in missing {
+        eprintln!(
+            "ringfence: {variable}: {} is not there, so its certificates are not among those that the command's programs trust",
+            path.display()
+        );
+    }
+    let trusted = seal("ringfence-trusted", &trusted).map_err(Error::Memory)?;
     Ok(Some(Credentials { sealed, trusted }))
 }
 
@@ -194,9 +204,10 @@ fn seal(name: &str, bytes: &[u8]) -> io::Result<OwnedFd> {
     Ok(file.into())
 }
 
-/// The certificates that programs trust which are led by these variables, one after the other.
-fn trusted(variable: impl Fn(&str) -> Option<OsString>) -> Result<Vec<u8>, Error> {
-    let mut all = Vec::new();
+/// The certificates that programs trust which are led by these variables, one after the other; and the variables that name files that
+/// are not there, which many programs pass over.
+fn trusted(variable: impl Fn(&str) -> Option<OsString>) -> Result<(Vec<u8>, Missing), Error> {
+    let (mut all, mut missing) = (Vec::new(), Missing::new());
     let mut read = BTreeSet::new();
     let named = |name: &str| variable(name).filter(|path| !path.is_empty()).map(PathBuf::from);
     match named("SSL_CERT_FILE") {
@@ -209,10 +220,15 @@ fn trusted(variable: impl Fn(&str) -> Option<OsString>) -> Result<Vec<u8>, Error
     for name in IN_PLACE.into_iter().skip(1).chain([BESIDE]) {
         // Some of them may name a directory.
         if let Some(path) = named(name).filter(|path| !path.is_dir()) {
-            add(&mut all, &mut read, path, name)?;
+            match add(&mut all, &mut read, path.clone(), name) {
+                Err(Error::Authorities { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+                    missing.push((name, path));
+                }
+                added => added?,
+            }
         }
     }
-    Ok(all)
+    Ok((all, missing))
 }
 
 fn add(all: &mut Vec<u8>, read: &mut BTreeSet<PathBuf>, path: PathBuf, variable: &str) -> Result<(), Error> {
@@ -300,9 +316,16 @@ mod tests {
             trusted(move |name| pairs.iter().find(|(of, _)| *of == name).map(|(_, path)| path.clone().into()))
         };
         let both = [("SSL_CERT_FILE", file("company")), ("NODE_EXTRA_CA_CERTS", file("node"))];
-        assert_eq!(of(&both).unwrap(), b"<company>\n<node>\n");
+        assert_eq!(of(&both).unwrap(), (b"<company>\n<node>\n".to_vec(), vec![]));
         let twice = [("SSL_CERT_FILE", file("company")), ("CURL_CA_BUNDLE", file("company"))];
-        assert_eq!(of(&twice).unwrap(), b"<company>\n");
+        assert_eq!(of(&twice).unwrap().0, b"<company>\n");
+        // What is left over in somebody's environment is passed over; but the first of them is what all programs go by.
+        std::os::unix::fs::symlink(file("gone"), file("dangling")).unwrap();
+        for (variable, name) in [("NODE_EXTRA_CA_CERTS", "none"), ("PIP_CERT", "dangling")] {
+            let left = [("SSL_CERT_FILE", file("company")), (variable, file(name))];
+            let (all, missing) = of(&left).unwrap();
+            assert_eq!((all.as_slice(), missing), (&b"<company>\n"[..], vec![(variable, file(name))]));
+        }
         let missing = of(&[("SSL_CERT_FILE", file("none"))]).unwrap_err();
         assert!(missing.to_string().contains("SSL_CERT_FILE"), "{missing}");
         fs::write(file("long"), vec![b'x'; MAX_TRUSTED]).unwrap();
