@@ -266,7 +266,7 @@ fn no_command_for_a_credential_is_run_where_the_daemon_would_refuse_the_profile(
         command.env_clear().env("RINGFENCE_RUNTIME_DIR", host.path("run")).env("PATH", "/usr/bin:/bin");
         command.env("RINGFENCE_CONFIG_DIR", host.path("config")).env("HOME", host.path("mine"));
         command.env("SSL_CERT_FILE", host.path("ca.pem")).env("PIP_CERT", "/none/ca.pem");
-        command.args(["run", "-p", profile, "--", "true"]).uid(NOBODY).gid(NOBODY).current_dir("/");
+        command.args(["run", "-p", profile, "--", "true"]).uid(NOBODY).gid(NOBODY).current_dir("/usr");
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         command.spawn().unwrap()
     };
