@@ -128,7 +128,9 @@ fn a_connection_waits_among_calls_and_a_person_decides_once() {
         assert!(why.contains("belongs to a container"), "{why}");
     }
     core.governed.store(false, Ordering::SeqCst);
-    ok(&core, &["approvals", "approve", &id(call)[..8]]);
+    let told = ok(&core, &["approvals", "approve", &id(call)[..8]]);
+    let whereto = format!("approved {}: api.example.org at port 443, for container 0123456789ab\n", id(call));
+    assert_eq!(told, whereto);
     assert_eq!(answer(&mut worker), decision(1, true, "uid 0", false));
     waiting(&core, 0);
     // Once is once: the same is asked again, and may be denied.
@@ -315,6 +317,11 @@ fn an_approval_into_the_profile_changes_its_file_and_lets_the_connection_go() {
     let mut inner = line_for(&core, within);
     ask(&mut inner, 1, "inner.example.org", 443);
     let call = id(&waiting(&core, 1)[0]);
+    let (text, _, _) = core.run(&["approvals"]);
+    assert!(
+        text.contains(&format!("container {CONTAINER} within container 00000000000a, profile coder")),
+        "{text}"
+    );
     let (_, err, ok) = into(&call);
     assert!(!ok && err.contains("within container 00000000000a"), "{err}");
     assert!(!fs::read_to_string(&file).expect("read").contains("inner"));

@@ -81,8 +81,10 @@ impl Notice {
         };
         let mut text =
             format!("{server}: {}, risk {score}\nbecause: {}", plain(tool, SHOWN), plain(&because, SHOWN));
-        if let Some(WaitingConnection { host, port, container, profile, .. }) = connection {
-            let whose = format!("port {port}, container {container}, profile {profile}");
+        if let Some(WaitingConnection { host, port, container, profile, within }) = connection {
+            // Its profile was chosen by whoever runs there.
+            let outer = within.as_ref().map_or_else(String::new, |outer| format!(" within {outer}"));
+            let whose = format!("port {port}, container {container}{outer}, profile {profile}");
             text += &format!("\nto {}\n{}", plain(&end(host), SHOWN), plain(&whose, SHOWN));
         }
         if self.with_arguments {
@@ -193,6 +195,10 @@ mod tests {
         assert_eq!(title, "Ringfence: a connection waits for you");
         assert!(text.starts_with("a.org: "), "{text}");
         assert!(text.contains("\nto a.org\nport 443, container 0123456789ab, profile coder\n"), "{text}");
+        let inner = WaitingConnection { within: Some("00000000000a".into()), ..connection.clone() };
+        let call = WaitingCall { connection: Some(inner), ..notice.call.clone() };
+        let (_, text) = Notice::new(call, false).text();
+        assert!(text.contains(", container 0123456789ab within 00000000000a, profile coder\n"), "{text}");
         // Whoever makes up a name has much room before its end.
         let long = "a".repeat(60);
         let host = format!("github.com.{long}.{long}.{long}.evil.example");

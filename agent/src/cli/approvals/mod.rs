@@ -5,6 +5,7 @@ mod log;
 mod notify;
 mod profile_text;
 mod standing;
+mod trial;
 
 use anyhow::bail;
 use ringfence_base::{clock::now_micros as now, escape::line as printable};
@@ -165,10 +166,41 @@ fn describe(out: &mut impl Write, call: &WaitingCall) -> io::Result<()> {
         )?;
     }
     writeln!(out, "          because: {}", printable(&because.join(", ")))?;
-    if let Some(WaitingConnection { container, profile, .. }) = &call.connection {
-        writeln!(out, "          container {}, profile {}", printable(container), printable(profile))?;
+    if let Some(WaitingConnection { container, profile, within, .. }) = &call.connection {
+        // Its profile was chosen by whoever runs there.
+        let outer = within.as_ref().map_or_else(String::new, |outer| format!(" within container {outer}"));
+        let whose = format!("container {container}{outer}, profile {profile}");
+        writeln!(out, "          {}", printable(&whose))?;
     }
     writeln!(out, "          ringfence approvals approve {id}   or   ringfence approvals deny {id}")
+}
+
+/// Fewest characters of an id's beginning that name it, as for any decision.
+const LEAST_NAMED: usize = 4;
+
+/// What waits by that id, or by its beginning.
+fn waiting(places: &Places, named: &str) -> anyhow::Result<WaitingCall> {
+    let McpReply::Waiting { calls } = client::ask(places, &McpRequest::Waiting)? else {
+        bail!("the auditor sent an unexpected answer");
+    };
+    let is_it =
+        |call: &WaitingCall| call.id == named || named.len() >= LEAST_NAMED && call.id.starts_with(named);
+    let mut found = calls.into_iter().filter(is_it);
+    match (found.next(), found.next()) {
+        (Some(call), None) => Ok(call),
+        (Some(_), Some(_)) => bail!("{named:?} is the beginning of more than one id; give more of it"),
+        (None, _) => bail!(
+            "nothing with the id {named:?} waits; `ringfence approvals` lists what does (give at least four characters of an id)"
+        ),
+    }
+}
+
+/// What is decided, for whoever decides: of a connection, where to. Looked at before; where it cannot be told, nothing.
+fn whereto(places: &Places, named: &str) -> String {
+    let connection = waiting(places, named).ok().and_then(|call| call.connection);
+    connection.map_or_else(String::new, |WaitingConnection { host, port, container, .. }| {
+        printable(&format!(": {host} at port {port}, for container {container}"))
+    })
 }
 
 /// Decides a call: its whole id.
@@ -182,8 +214,9 @@ fn decided(places: &Places, call: &str, approve: bool) -> anyhow::Result<String>
 
 fn decide(args: &DecideArgs, approve: bool) -> anyhow::Result<ExitCode> {
     let places = Places::on_record(args.db.as_deref())?;
+    let whereto = whereto(&places, &args.call);
     let call = decided(&places, &args.call, approve)?;
     let outcome = if approve { Outcome::Approved } else { Outcome::Denied };
-    writeln!(io::stdout(), "{} {call}", outcome.name())?;
+    writeln!(io::stdout(), "{} {call}{whereto}", outcome.name())?;
     Ok(ExitCode::SUCCESS)
 }

@@ -1,6 +1,6 @@
 //! `ringfence approvals approve --scope`, `standing` and `revoke`: approvals of more than one call.
 
-use super::{DecideArgs, decide, into_profile};
+use super::{DecideArgs, decide, into_profile, whereto};
 use crate::cli::output::{self, word};
 use anyhow::{Context, bail};
 use clap::builder::PossibleValuesParser;
@@ -120,6 +120,7 @@ pub(super) fn approve(args: &ApproveArgs) -> anyhow::Result<ExitCode> {
     let lasts = lasts.context("--for is too long a time")?;
     let until = args.until.or(lasts).map(Timestamp::as_microsecond);
     let places = Places::on_record(args.call.db.as_deref())?;
+    let whereto = whereto(&places, &args.call.call);
     let request =
         McpRequest::ApproveFor { call: args.call.call.clone(), standing: Standing { scope, until } };
     let McpReply::Stands { call, approval } = client::ask(&places, &request)? else {
@@ -127,7 +128,7 @@ pub(super) fn approve(args: &ApproveArgs) -> anyhow::Result<ExitCode> {
     };
     let text = |key: &str| printable(approval[key].as_str().unwrap_or_default());
     let mut out = io::stdout().lock();
-    writeln!(out, "approved {call}")?;
+    writeln!(out, "approved {call}{whereto}")?;
     let until = match text("until") {
         until if until.is_empty() && scope == ApprovalScope::Container => {
             "the end of its container".to_owned()
