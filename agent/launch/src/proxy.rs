@@ -6,6 +6,7 @@
 //! shown as text that somebody else wrote.
 
 mod refused;
+mod voice;
 
 use crate::proxy_connect::VARIABLE;
 use refused::Refused;
@@ -29,13 +30,14 @@ use std::{
     collections::HashMap,
     fmt,
     fs::File,
-    io::{self, IsTerminal as _, Read as _, Write as _},
+    io::{self, IsTerminal as _, Read as _},
     net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket},
     os::{fd::AsFd, unix::net::UnixStream},
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
+use voice::Voice;
 
 /// The worker's subcommand.
 const ROLE: &str = "egress-worker";
@@ -108,6 +110,7 @@ struct Run {
     state: Mutex<State>,
     changed: Condvar,
     refused: Mutex<Refused>,
+    voice: Arc<Voice>,
 }
 
 #[derive(Default)]
@@ -150,6 +153,7 @@ impl Proxy {
             state: Mutex::new(state),
             changed: Condvar::new(),
             refused: Mutex::new(refused),
+            voice: Arc::default(),
         });
         let worker = Some(run.start_worker()?);
         Ok(Self { run, worker, watch: None })
@@ -191,19 +195,26 @@ impl Proxy {
     pub(crate) fn watch(&mut self) {
         let Some(worker) = self.worker.take() else { return };
         let run = Arc::clone(&self.run);
+        if let Err(error) = run.voice.start(io::stderr()) {
+            run.voice.say(&format!("no host is reached by name: no thread can be started: {error}"));
+            return;
+        }
         let watch = thread::Builder::new().name("proxy".into()).spawn(move || run.supervise(worker));
         match watch {
             Ok(watch) => self.watch = Some(watch),
-            Err(error) => say(&format!("no host is reached by name: no thread can be started: {error}")),
+            Err(error) => {
+                self.run.voice.say(&format!("no host is reached by name: no thread can be started: {error}"));
+            }
         }
     }
 
     /// Ends the worker, and says what is left to say.
     pub(crate) fn end(mut self) {
         self.stop();
-        for line in held(&self.run.refused).rest() {
-            say(&line);
-        }
+        let Run { refused, voice, .. } = &*self.run;
+        held(refused).rest().iter().for_each(|line| voice.say(line));
+        // Whoever waits for the command's end does not wait for who reads this.
+        voice.finish(END);
     }
 
     fn stop(&mut self) {
@@ -262,7 +273,12 @@ impl Run {
             let mut readers: Vec<_> = self.read(records).into_iter().collect();
             self.hear(&process, &mut readers);
             let is_ending = self.state().is_ending;
+            // One that is asked to end is asked by the end of its link.
+            let rest = if is_ending { None } else { process.socket().try_clone().ok() };
             let how = if is_ending { process.finish(END) } else { process.kill() };
+            if let Some(rest) = rest {
+                self.hear_rest(rest);
+            }
             // What it said is read to its end.
             for reader in readers {
                 let _ = reader.join();
@@ -270,7 +286,7 @@ impl Run {
             if is_ending {
                 return;
             }
-            say(&format!(
+            self.voice.say(&format!(
                 "the run's proxy ended ({how}), and no host is reached by name until it is started again"
             ));
             backoff.failed(begun.elapsed());
@@ -291,7 +307,8 @@ impl Run {
                 Ok(worker) => return Some(worker),
                 Err(why) if !is_said => {
                     is_said = true;
-                    say(&format!("the run's proxy cannot be started again, which is tried on: {why}"));
+                    self.voice
+                        .say(&format!("the run's proxy cannot be started again, which is tried on: {why}"));
                 }
                 Err(_) => {}
             }
@@ -299,7 +316,7 @@ impl Run {
         }
     }
 
-    /// Hears a worker until its link is closed.
+    /// Hears a worker until its link is closed, or it takes no answers.
     fn hear(self: &Arc<Self>, process: &Process, readers: &mut Vec<JoinHandle<()>>) {
         let (Ok(link), Ok(kept)) = (process.socket().try_clone(), process.socket().try_clone()) else {
             return;
@@ -344,6 +361,19 @@ impl Run {
         self.state().link = None;
     }
 
+    /// Hears what one had said that is gone, also behind a question that nobody could answer any more: it told what it sends before it
+    /// sent that.
+    fn hear_rest(&self, link: UnixStream) {
+        let mut conn = Conn::new(link, MESSAGE, MAX_QUESTION);
+        while let Ok(said) = conn.receive::<FromEgress>() {
+            match said {
+                FromEgress::Uploads(said) => self.sends(said),
+                FromEgress::Complaint(what) => self.complain(&what),
+                _ => {}
+            }
+        }
+    }
+
     /// Whose a connection is, by its own port of loopback, if it may be the command's: it cannot be told which process's. Where the
     /// kernel does not say whose sockets are, it may be, and the token decides.
     fn flow(&self, port: u16) -> Option<Flow> {
@@ -378,7 +408,7 @@ impl Run {
             while let Ok(EgressReports { reports }) = read_message(&mut records, MAX_REPORTS) {
                 for report in reports {
                     let sentence = held(&run.refused).add(&report.record);
-                    sentence.inspect(|sentence| say(sentence));
+                    sentence.inspect(|sentence| run.voice.say(sentence));
                 }
             }
         };
@@ -391,9 +421,8 @@ impl Run {
             state.complaints += 1;
             state.complaints <= MOST_COMPLAINTS
         };
-        // Nobody may be reading: whoever ends the run does not wait for that.
         if is_shown {
-            say(&format!("the run's proxy says: {}", printable_reason(what)));
+            self.voice.say(&format!("the run's proxy says: {}", printable_reason(what)));
         }
     }
 
@@ -423,9 +452,4 @@ fn give_line(link: &mut Conn) -> Result<UnixStream, FrameError> {
 
 fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Tells the user, in one piece. Where nobody reads standard error any more, that is not this process's end.
-fn say(what: &str) {
-    let _ = io::stderr().write_all(format!("ringfence: {what}\n").as_bytes());
 }

@@ -4,6 +4,10 @@ use super::*;
 use nix::sys::signal::Signal;
 use std::{
     io::{BufRead, BufReader},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     thread,
 };
 
@@ -197,6 +201,38 @@ fn another_process_s_limits_are_its_own() {
 }
 
 #[test]
+fn the_priority_of_all_of_a_user_s_processes_is_not_the_command_s() {
+    let host = Host::new();
+    host.confined(&[], &[], r#"{ only = ["example.org:443"] }"#, "");
+    let accept = accepted(&host);
+    // A process group that there is not, and its own, and one process: what is refused is refused before anything is looked for.
+    let script = r#"
+import ctypes, errno, os
+libc = ctypes.CDLL(None, use_errno=True)
+def attempt(name, *words):
+    ctypes.set_errno(0)
+    libc.syscall(*map(ctypes.c_long, words))
+    print(name, errno.errorcode.get(ctypes.get_errno(), "done"))
+number = {"x86_64": (141, 251), "aarch64": (140, 30)}[os.uname().machine]
+attempt("own nice", number[0], 0, 0, 5)
+attempt("group nice", number[0], 1, 0, 5)
+attempt("user nice", number[0], 2, 999999, 5)
+attempt("own io", number[1], 1, 0, 2 << 13)
+attempt("group io", number[1], 2, 0, 2 << 13)
+attempt("user io", number[1], 3, 999999, 2 << 13)
+"#;
+    let words = ["/usr/bin/python3", "-Ic", script];
+    let free = Command::new("setsid").arg("-w").args(words).output().unwrap();
+    let control =
+        "own nice done\ngroup nice done\nuser nice ESRCH\nown io done\ngroup io done\nuser io ESRCH\n";
+    assert_eq!(succeeds(&free), control, "the control");
+    let output = host.run(&[&["-p", "confined", "--accept-partial", &accept, "--"], &words[..]].concat());
+    let held =
+        "own nice done\ngroup nice EPERM\nuser nice EPERM\nown io done\ngroup io EPERM\nuser io EPERM\n";
+    assert_eq!(succeeds(&output), held, "{}", stderr(&output));
+}
+
+#[test]
 fn clients_reach_what_is_granted_and_learn_what_is_not() {
     let host = Host::new();
     let (port, other) = (http(), http());
@@ -376,6 +412,136 @@ fn another_worker_does_not_begin_max_upload_anew() {
     let output = run.wait_with_output().unwrap();
     succeeds(&output);
     assert!(stderr(&output).contains("max_upload"), "{}", stderr(&output));
+}
+
+/// A tunnel through the proxy, and questions of others; a line of input is what is done next.
+const TUNNEL: &str = r#"
+import base64, os, socket, sys, time, urllib.parse
+port, proxy = sys.argv[1], urllib.parse.urlsplit(os.environ["HTTPS_PROXY"])
+secret = base64.b64encode(f"{proxy.username}:{proxy.password}".encode()).decode()
+head = f"CONNECT localhost:{port} HTTP/1.1\r\nProxy-Authorization: Basic {secret}\r\n\r\n".encode()
+def tunnel():
+    while True:
+        try:
+            stream = socket.create_connection((proxy.hostname, proxy.port))
+            stream.sendall(head)
+            if stream.makefile("rb", buffering=0).readline().startswith(b"HTTP/1.1 200"):
+                return stream
+        except OSError:
+            pass
+        time.sleep(0.05)
+def trips(stream, count):
+    for _ in range(count):
+        stream.sendall(b"x")
+        stream.recv(1)
+others = []
+for line in sys.stdin:
+    if line == "open\n":
+        stream = tunnel()
+        stream.recv(2)
+        trips(stream, 1)
+    elif line == "ask\n":
+        others.append(socket.create_connection((proxy.hostname, proxy.port)))
+        trips(stream, 50)
+    else:
+        try:
+            stream.sendall(b"y" * int(line))
+        except OSError:
+            pass
+    print("done", flush=True)
+"#;
+
+/// A server that sends back each `x`, and counts what it gets.
+fn counting() -> (u16, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (port, got) = (listener.local_addr().unwrap().port(), Arc::new(AtomicUsize::new(0)));
+    let all = Arc::clone(&got);
+    thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let got = Arc::clone(&got);
+            thread::spawn(move || {
+                let mut chunk = [0; 4096];
+                while let Ok(count @ 1..) = stream.read(&mut chunk) {
+                    got.fetch_add(count, Ordering::SeqCst);
+                    if chunk[..count].contains(&b'x') && stream.write_all(b"x").is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    (port, all)
+}
+
+#[test]
+fn what_a_worker_had_told_behind_a_question_that_nobody_answered_counts() {
+    const MOST: usize = 20_000;
+    let host = Host::new();
+    let (port, got) = counting();
+    let net = format!(r#"{{ only = ["tcp:localhost:{port}", "127.0.0.1:{port}"] }}"#);
+    host.confined(&[], &[], &net, &format!("[net]\nmax_upload = {MOST}"));
+    let accept = accepted(&host);
+    let mut command = host.command();
+    command.args(["-p", "confined", "--accept-partial", &accept, "--", "/usr/bin/python3", "-Ic", TUNNEL]);
+    command.arg(port.to_string());
+    let mut run =
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let (mut input, output) = (run.stdin.take().unwrap(), BufReader::new(run.stdout.take().unwrap()));
+    let mut lines = output.lines();
+    let mut act = |what: &str| {
+        writeln!(input, "{what}").unwrap();
+        assert_eq!(lines.next().unwrap().unwrap(), "done", "{what}");
+    };
+    act("open");
+    let [first] = workers(run.id())[..] else { panic!("{:?}", workers(run.id())) };
+    let launcher = i32::try_from(run.id()).unwrap();
+    signal(launcher, Signal::SIGSTOP);
+    act("ask");
+    let before = got.load(Ordering::SeqCst);
+    act("14000");
+    eventually("the control: it was sent", || (got.load(Ordering::SeqCst) == before + 14_000).then_some(()));
+    signal(first, Signal::SIGKILL);
+    eventually("its end", || is_gone(first));
+    signal(launcher, Signal::SIGCONT);
+    act("open");
+    act("14000");
+    drop(input);
+    let output = run.wait_with_output().unwrap();
+    succeeds(&output);
+    let sent = got.load(Ordering::SeqCst);
+    assert!((14_000..=MOST).contains(&sent), "{sent}: {}", stderr(&output));
+    assert!(stderr(&output).contains("max_upload"), "{}", stderr(&output));
+}
+
+#[test]
+fn a_run_ends_with_its_command_though_nobody_reads_standard_error() {
+    /// Refused names, each of which is said.
+    const REFUSED: &str = r#"
+import base64, os, socket, urllib.parse
+proxy = urllib.parse.urlsplit(os.environ["HTTPS_PROXY"])
+secret = base64.b64encode(f"{proxy.username}:{proxy.password}".encode()).decode()
+for at in range(60):
+    with socket.create_connection((proxy.hostname, proxy.port)) as stream:
+        stream.sendall(f"CONNECT h{at}.example:443 HTTP/1.1\r\nProxy-Authorization: Basic {secret}\r\n\r\n".encode())
+        print(stream.makefile().readline().strip())
+"#;
+    let host = Host::new();
+    host.confined(&[], &[], r#"{ only = ["example.org:443"] }"#, "");
+    let accept = accepted(&host);
+    let (unread, full) = nix::unistd::pipe().unwrap();
+    // Room for a few of them.
+    nix::fcntl::fcntl(&full, nix::fcntl::FcntlArg::F_SETPIPE_SZ(4096)).unwrap();
+    let mut command = host.command();
+    command.args(["-p", "confined", "--accept-partial", &accept, "--", "/usr/bin/python3", "-Ic", REFUSED]);
+    let mut run = command.stdout(Stdio::piped()).stderr(full).spawn().unwrap();
+    drop(command);
+    let mut said = String::new();
+    run.stdout.take().unwrap().read_to_string(&mut said).unwrap();
+    assert_eq!(said, "HTTP/1.1 403 Forbidden\n".repeat(60));
+    assert_eq!(wait(&mut run), Some(0), "its end");
+    let mut read = String::new();
+    fs::File::from(unread).read_to_string(&mut read).unwrap();
+    assert!(read.len() > 3000 && read.contains("refused h0.example:443"), "the control: {read}");
 }
 
 #[test]
