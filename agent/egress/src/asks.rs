@@ -36,8 +36,9 @@ const DENIED_FOR: Duration = Duration::from_secs(60);
 const KEPT_FOR: Duration = Duration::from_secs(60);
 /// How long nobody is asked again for whom there was no room. Nobody has said no.
 const FULL_FOR: Duration = Duration::from_secs(2);
-/// Answers that are known at once.
+/// Answers that are known at once, and places that approvals stood for when they were last asked about.
 const MOST_KNOWN: usize = 256;
+const MOST_STOOD: usize = 256;
 /// What waits to be said; more is not said, and the auditor finds out by itself when time is up.
 const MOST_TO_SAY: usize = 256;
 /// How often it is looked whether a client is gone that has said more than it was asked for.
@@ -60,6 +61,8 @@ struct State {
     /// By number: those that nobody has answered.
     open: BTreeMap<u64, Rc<Question>>,
     known: HashMap<Place, Known>,
+    /// What an approval stood for that is known no longer, newest first: it is asked about once more whatever else is.
+    stood: VecDeque<Place>,
     held: usize,
     rate: Rate,
     to_say: VecDeque<EgressAsk>,
@@ -79,7 +82,7 @@ struct Question {
     taken: Cell<bool>,
 }
 
-/// An answer that counts for a while. One that stands is asked for again then, as often as that is.
+/// An answer that counts for a while.
 struct Known {
     answer: Answer,
     until: Instant,
@@ -117,6 +120,7 @@ impl Questions {
             last: 0,
             open: BTreeMap::new(),
             known: HashMap::new(),
+            stood: VecDeque::new(),
             held: 0,
             rate: Rate::new(BURST, PER_SECOND, now),
             to_say: VecDeque::new(),
@@ -177,15 +181,14 @@ impl Questions {
     /// Joins those who wait for the same, or asks.
     fn begin(&self, place: &Place, patience: Duration, now: Instant) -> Begun {
         let mut state = self.state.borrow_mut();
-        state.known.retain(|_, known| known.until > now || known.answer.is_ok() && !known.once);
-        if let Some(known) = state.known.get(place).filter(|known| known.until > now) {
+        state.known.retain(|_, known| known.until > now);
+        if let Some(known) = state.known.get(place) {
             let (answer, once) = (known.answer.clone(), known.once);
             if once {
                 state.known.remove(place);
             }
             return Begun::Known(answer);
         }
-        let is_approved = state.known.contains_key(place);
         let too_many = |what: &str| Begun::Known(Err(full(place, what)));
         if state.held >= MOST_HELD {
             return too_many("too many connections of the container wait for a person already");
@@ -195,6 +198,9 @@ impl Questions {
         let question = match same {
             Some(question) => question,
             None => {
+                // Once for each time that it stood: it may be revoked.
+                let stood = state.stood.iter().position(|one| one == place);
+                let is_approved = stood.and_then(|at| state.stood.remove(at)).is_some();
                 if !is_approved && (!state.has_room() || !state.rate.take(now)) {
                     return too_many("the container has asked for too many already: try again in a minute");
                 }
@@ -248,11 +254,12 @@ impl Questions {
             state.rate.give_back();
         }
         state.known.remove(&question.place);
-        if let Some(lasts) = lasts
-            && state.known.len() < MOST_KNOWN
-        {
+        if *approve && *stands {
+            state.stood(question.place.clone());
+        }
+        if let Some(lasts) = lasts {
             let until = Instant::now() + lasts;
-            state.known.insert(question.place.clone(), Known { answer: answer.clone(), until, once });
+            state.know(question.place.clone(), Known { answer: answer.clone(), until, once });
         }
         state.open.remove(&question.number);
         drop(state);
@@ -262,7 +269,8 @@ impl Questions {
     /// Another policy is in force: what it grants goes on, what it does not have asked for is refused.
     pub(crate) fn reconsider(&self, policy: &Policy) {
         let mut state = self.state.borrow_mut();
-        state.known.clear();
+        state.known.retain(|(name, port), _| policy.asks(name, *port).is_some());
+        state.stood.retain(|(name, port)| policy.asks(name, *port).is_some());
         let open: Vec<_> = state.open.values().map(Rc::clone).collect();
         drop(state);
         for question in open {
@@ -337,6 +345,23 @@ enum Begun {
 }
 
 impl State {
+    /// Keeps an answer. Where there is no room, one goes that stands: it can be asked for again, as what a person said once cannot.
+    fn know(&mut self, place: Place, known: Known) {
+        if self.known.len() >= MOST_KNOWN {
+            let standing = self.known.iter().filter(|(_, known)| known.answer.is_ok() && !known.once);
+            let oldest = standing.min_by_key(|(_, known)| known.until).map(|(place, _)| place.clone());
+            let Some(oldest) = oldest else { return };
+            self.known.remove(&oldest);
+        }
+        self.known.insert(place, known);
+    }
+
+    /// An approval stands for a place.
+    fn stood(&mut self, place: Place) {
+        self.stood.truncate(MOST_STOOD - 1);
+        self.stood.push_front(place);
+    }
+
     /// Whether another question may be open.
     fn has_room(&self) -> bool {
         self.open.len() < MOST_QUESTIONS || self.in_the_way().is_some()
@@ -400,10 +425,10 @@ impl Drop for Waits<'_> {
         }
         let Question { place, answer, once, taken, .. } = &*self.question;
         if let Some(answer) = answer.borrow().clone().filter(|_| once.get() && !taken.get())
-            && state.known.len() < MOST_KNOWN
+            && !state.known.contains_key(place)
         {
             let until = Instant::now() + KEPT_FOR;
-            state.known.entry(place.clone()).or_insert(Known { answer, until, once: true });
+            state.know(place.clone(), Known { answer, until, once: true });
         }
         if state.open.contains_key(&self.question.number) {
             // Somebody has to look when its time is up.

@@ -227,6 +227,74 @@ async fn what_stands_is_asked_for_again_as_often_as_it_is_used() {
 }
 
 #[tokio::test]
+async fn what_stands_for_many_places_takes_no_room_from_other_answers() {
+    let begun = Instant::now();
+    let questions = Questions::new(begun);
+    // An exception for a host is one for all of its ports.
+    for port in 1..=1000 {
+        let place = ("many.org".to_owned(), port);
+        let Begun::Waits(question) = questions.begin(&place, PATIENCE, begun) else { panic!("{port}") };
+        questions.decided(&decision(question.number, true, true));
+        drop(Waits { questions: &questions, question });
+    }
+    let (a, b) = (place("a.org"), place("b.org"));
+    let (no, yes) = (asks(&questions, &a).await, asks(&questions, &b).await);
+    questions.decided(&decision(1001, false, false));
+    assert!(no.await.is_err());
+    drop(yes);
+    questions.decided(&decision(1002, true, false));
+    while !questions.take().is_empty() {}
+    assert!(questions.answer(&a, PATIENCE).await.is_err(), "nobody is asked again who said no");
+    assert!(questions.answer(&b, PATIENCE).await.is_ok(), "nor who said yes to one that has left");
+    assert!(questions.take().is_empty());
+    let state = questions.state.borrow();
+    assert!(state.known.len() <= MOST_KNOWN && state.stood.len() <= MOST_STOOD);
+}
+
+#[tokio::test]
+async fn what_stood_is_asked_about_once_more_and_then_as_anything_else() {
+    let begun = Instant::now();
+    let questions = Questions::new(begun);
+    let a = place("a.org");
+    let Begun::Waits(question) = questions.begin(&a, PATIENCE, begun) else { panic!("nobody knows") };
+    questions.decided(&decision(question.number, true, true));
+    drop(Waits { questions: &questions, question });
+    let later = Instant::now() + APPROVED_FOR;
+    let others: Vec<Place> = (0..MOST_QUESTIONS).map(|at| place(&format!("{at}.org"))).collect();
+    let mut held = Vec::new();
+    for other in &others {
+        let Begun::Waits(question) = questions.begin(other, PATIENCE, later) else { panic!("{other:?}") };
+        held.push(Waits { questions: &questions, question });
+    }
+    let full = |place: &Place| matches!(questions.begin(place, PATIENCE, later), Begun::Known(Err(refusal)) if refusal.cause == EgressCause::Full);
+    assert!(full(&place("new.org")), "the control");
+    let Begun::Waits(question) = questions.begin(&a, PATIENCE, later) else { panic!("it stood") };
+    // It was revoked.
+    questions.decided(&EgressDecision { full: true, ..decision(question.number, false, false) });
+    drop(Waits { questions: &questions, question });
+    assert!(questions.state.borrow_mut().known.remove(&a).is_some());
+    assert!(full(&a), "it does not stand any more");
+}
+
+#[tokio::test]
+async fn a_policy_that_decides_nothing_of_an_answer_leaves_it() {
+    let questions = Questions::new(Instant::now());
+    let (a, b) = (place("a.org"), place("b.org"));
+    let (no, other) = (asks(&questions, &a).await, asks(&questions, &b).await);
+    questions.decided(&decision(1, false, false));
+    questions.decided(&decision(2, false, false));
+    assert!(no.await.is_err() && other.await.is_err());
+    questions.take();
+    let options = NameOptions { ask: Some(60), ..NameOptions::default() };
+    let denies = vec![NameRule { host: "b.org".into(), port: None, tcp: false, rule: 0 }];
+    let names = Names { options, denies, ..Names::default() };
+    questions.reconsider(&Policy { names, audit: false, host_network: true });
+    assert!(questions.answer(&a, PATIENCE).await.is_err(), "somebody said no a moment ago");
+    assert!(questions.take().is_empty());
+    assert!(!questions.state.borrow().known.contains_key(&b), "the profile decides that one");
+}
+
+#[tokio::test]
 async fn another_policy_answers_what_it_decides() {
     let questions = Questions::new(Instant::now());
     let places = ["granted.org", "denied.org", "still.org"].map(place);
