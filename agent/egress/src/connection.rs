@@ -255,6 +255,7 @@ impl<'a> Connection<'a> {
             let place = (self.name.as_str(), self.port);
             let approval = self.worker.questions.ask(place, patience, client).await?;
             self.approved.replace(approval.by);
+            self.worker.keep(self.flow);
         }
         // It may be another by now.
         let is_for_credential = self.judge_credential(&self.worker.policy())?;

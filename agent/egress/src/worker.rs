@@ -17,7 +17,7 @@ use crate::{
 };
 use ringfence_names::block::{NoRoom, NotABlock, Table};
 use ringfence_wire::egress::{
-    EgressCause, EgressCounts, EgressStart, FromEgress, MOST_ASKING, NameOutcome, NameRule, Names,
+    EgressCause, EgressCounts, EgressStart, Flow, FromEgress, MOST_ASKING, NameOutcome, NameRule, Names,
 };
 use std::{
     cell::{Cell, RefCell},
@@ -292,6 +292,13 @@ impl Worker {
     pub(crate) fn in_use(&self, address: Ipv4Addr) -> InUse<'_> {
         self.table.borrow_mut().opened(address, Instant::now());
         InUse { worker: self, address }
+    }
+
+    /// Keeps the address of a name for as long as one that is granted, as somebody let this connection go there.
+    pub(crate) fn keep(&self, flow: Option<Flow>) {
+        if let Some(Flow { address, .. }) = flow {
+            self.table.borrow_mut().keep(address);
+        }
     }
 
     /// Registers a connection that is let through, so that another policy can end it.

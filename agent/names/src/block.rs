@@ -9,7 +9,8 @@
 //!
 //! An address that a client still remembers must not lead to another name. So names under a wildcard give theirs back only
 //! after an hour ([`IDLE`]) without question and connection, far more than [`TTL`](crate::dns::TTL) tells clients to remember
-//! it. Where a name stands that is granted whole says the policy, as the kernel goes by that, too: whoever changes a policy
+//! it. One that is not granted, and to which nobody let a connection go, does after five minutes ([`IDLE_ASKED`]): whoever makes up
+//! names keeps those from having an address that are wanted no longer than that. Where a name stands that is granted whole says the policy, as the kernel goes by that, too: whoever changes a policy
 //! leaves those names where they are.
 
 use ipnet::Ipv4Net;
@@ -22,6 +23,8 @@ use std::{
 
 /// How long nobody must have asked for a name or used it before another name may have its address.
 pub const IDLE: Duration = Duration::from_secs(60 * 60);
+/// The same of a name that is not granted, and to which nobody let a connection go. Far more than [`TTL`](crate::dns::TTL) as well.
+pub const IDLE_ASKED: Duration = Duration::from_secs(5 * 60);
 /// Most names that a profile grants whole.
 pub const MAX_EXACT: usize = 127;
 
@@ -56,6 +59,14 @@ struct Slot {
     connections: u32,
     /// When it was last asked for, or a connection began or ended; none: not yet.
     used: Option<Instant>,
+    /// It is granted, or somebody let a connection go there.
+    is_kept: bool,
+}
+
+impl Slot {
+    fn idle(&self) -> Duration {
+        if self.is_kept { IDLE } else { IDLE_ASKED }
+    }
 }
 
 impl Table {
@@ -82,7 +93,7 @@ impl Table {
             if let Some(name) = names.get(usize::from(last - 1)) {
                 let is_there = self.slots.get(&last).is_some_and(|slot| slot.name == *name);
                 if !is_there {
-                    self.put(last, Slot { name: name.clone(), connections: 0, used: None });
+                    self.put(last, Slot { name: name.clone(), connections: 0, used: None, is_kept: true });
                 }
             } else if let Some(gone) = self.slots.remove(&last) {
                 self.forget(&gone.name, last);
@@ -101,7 +112,9 @@ impl Table {
     /// # Errors
     /// [`NoRoom`]: nothing is free, and everything was used within [`IDLE`] before `now`.
     pub fn for_name(&mut self, name: &str, now: Instant) -> Result<Ipv4Addr, NoRoom> {
-        self.found(name, GIVEN, now)
+        let address = self.found(name, GIVEN, now)?;
+        self.keep(address);
+        Ok(address)
     }
 
     /// The same of a name that is not granted, and that a person would be asked about.
@@ -110,6 +123,13 @@ impl Table {
     /// [`NoRoom`]: nothing is free of what such names may have, though others may find room.
     pub fn for_asked(&mut self, name: &str, now: Instant) -> Result<Ipv4Addr, NoRoom> {
         self.found(name, ASKED, now)
+    }
+
+    /// Somebody let a connection go to this address: its name is another's only after [`IDLE`].
+    pub fn keep(&mut self, address: Ipv4Addr) {
+        if let Some(slot) = self.slot(address) {
+            slot.is_kept = true;
+        }
     }
 
     fn found(&mut self, name: &str, of: RangeInclusive<u8>, now: Instant) -> Result<Ipv4Addr, NoRoom> {
@@ -150,7 +170,7 @@ impl Table {
             Some(free) => free,
             None => self.longest_idle(&of, now).ok_or(NoRoom)?,
         };
-        self.put(last, Slot { name: name.to_owned(), connections: 0, used: Some(now) });
+        self.put(last, Slot { name: name.to_owned(), connections: 0, used: Some(now), is_kept: false });
         Ok(last)
     }
 
@@ -158,7 +178,7 @@ impl Table {
         let is_idle = |last: u8, slot: &Slot| {
             of.contains(&last)
                 && slot.connections == 0
-                && slot.used.is_some_and(|used| now.saturating_duration_since(used) >= IDLE)
+                && slot.used.is_some_and(|used| now.saturating_duration_since(used) >= slot.idle())
         };
         let idle = self.slots.iter().filter(|(last, slot)| is_idle(**last, slot));
         idle.min_by_key(|(last, slot)| (slot.used, **last)).map(|(last, _)| *last)
@@ -256,8 +276,18 @@ mod tests {
         assert_eq!(names.for_asked("0.evil.example", now), Ok(address(192)), "who has one keeps it");
         let granted = (0..200).filter(|at| names.for_name(&format!("{at}.b.example"), now).is_ok()).count();
         assert_eq!(granted, 64);
-        assert!(names.for_asked("new.evil.example", now + IDLE).is_ok(), "after an hour");
+        // A person let one go, and did not use it since.
+        names.keep(address(192));
+        let soon = now + IDLE_ASKED;
+        assert_eq!(names.for_asked("early.example", soon - Duration::from_millis(1)), Err(NoRoom));
+        assert_eq!(names.for_asked("wanted.example", soon), Ok(address(193)), "after five minutes");
+        assert_eq!(names.name_of(address(192)), Some("0.evil.example"), "not that one");
         assert_eq!(names.name_of(address(128)), Some("0.b.example"), "in the place of another such");
+        assert_eq!(names.for_name("more.b.example", soon), Ok(address(194)), "as for one that is granted");
+        let an_hour_later = now + IDLE;
+        let given: Vec<_> =
+            (0..62).map(|at| names.for_asked(&format!("{at}.other"), an_hour_later)).collect();
+        assert!(given.contains(&Ok(address(192))), "an hour is over for that, too");
     }
 
     #[test]
