@@ -5,13 +5,19 @@
 //! `profiles/seccomp/egress.toml`, and files are opened to read. All of it comes before the first thread, and before a byte that
 //! a container or a server chose is read.
 
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::{
+    sys::resource::{Resource, getrlimit, setrlimit},
+    unistd::geteuid,
+};
 use ringfence_sandbox::{
     caps,
     landlock::{self, Access, Hierarchy, Rules},
     memory, resolving, seccomp,
 };
-use std::io;
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
 
 /// Most bytes of memory that a worker writes to: a container that makes it hold more ends its own worker, and nobody else's. What
 /// is kept of what clients and servers say takes half of it at most (`share.rs`), and ten thousand connections that rest a tenth.
@@ -80,11 +86,31 @@ pub(crate) fn enter() -> Result<Limits, Error> {
     Ok(Limits { memory, descriptors })
 }
 
+/// Where files are that are replaced, and not written, by whoever configures the host's network. A rule is of the file that there was,
+/// so that the next one could not be read: the C library would ask a nameserver that there is not. Where this is root, who reads
+/// everything in /etc, a rule for all of it would be too much: there, a run is started again.
+fn replaced(is_root: bool) -> Vec<PathBuf> {
+    let dirs = ["/etc/resolv.conf", "/etc/hosts"].iter().filter_map(|path| {
+        let path = Path::new(path).canonicalize().ok()?;
+        path.parent().map(Path::to_owned)
+    });
+    // A link may lead anywhere, as into somebody's home.
+    let is_public = |dir: &PathBuf| {
+        let is_below_run = dir.starts_with("/run") && dir.as_path() != Path::new("/run");
+        is_below_run || dir.as_path() == Path::new("/etc") && !is_root
+    };
+    dirs.filter(is_public).collect()
+}
+
 fn landlocked() -> Result<(), Error> {
     let read = Access { read: true, ..Access::default() };
     let rules = Rules {
         restricted: Access { read: true, write: true, exec: true, unix: true },
-        hierarchies: resolving::names().iter().map(|path| Hierarchy::resolved(path, read)).collect(),
+        hierarchies: resolving::names()
+            .iter()
+            .chain(&replaced(geteuid().is_root()))
+            .map(|path| Hierarchy::resolved(path, read))
+            .collect(),
         // Servers are at any port that the profile says. seccomp lets no internet socket be bound.
         tcp: None,
         scope_signals: true,

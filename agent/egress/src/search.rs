@@ -54,8 +54,15 @@ impl Search {
         let mut state = self.state.borrow_mut();
         if state.looked.is_none_or(|looked| now.saturating_duration_since(looked) >= LOOK) {
             state.looked = Some(now);
-            // One that cannot be read has none, as the C library has it.
-            state.listed = read(&self.path).map(|text| domains(&text)).unwrap_or_default();
+            match read(&self.path) {
+                Ok(text) => state.listed = domains(&text, &host_name()),
+                // There is none, as the C library has it then.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    state.listed = domains("", &host_name());
+                }
+                // Clients of a container read one of their own: they still have those.
+                Err(error) => tracing::debug!("{} cannot be read: {error}", self.path.display()),
+            }
         }
         let is_above = |domain: &String| behind(name, domain).is_some();
         state.listed.iter().chain(&state.noticed).any(is_above)
@@ -86,15 +93,23 @@ fn read(path: &PathBuf) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// What a resolv.conf says: of several lines the last counts.
-fn domains(text: &str) -> Vec<String> {
+/// This host's whole name, if it has one.
+fn host_name() -> String {
+    nix::unistd::gethostname().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
+}
+
+/// What a resolv.conf says: of several lines the last counts. Where there is none, it is the domain of the host's name.
+fn domains(text: &str, host: &str) -> Vec<String> {
     let mut lists = text.lines().filter_map(|line| {
         let mut words = line.split_ascii_whitespace();
         matches!(words.next(), Some("search" | "domain")).then_some(words)
     });
-    let listed = lists.next_back().into_iter().flatten().take(MOST_DOMAINS);
-    let named = listed.map(|word| word.trim_matches('.').to_ascii_lowercase());
-    named.filter(|domain| is_domain(domain)).collect()
+    let named = |word: &str| word.trim_matches('.').to_ascii_lowercase();
+    let listed: Vec<String> = match lists.next_back() {
+        Some(list) => list.take(MOST_DOMAINS).map(named).collect(),
+        None => host.split_once('.').map(|(_, domain)| named(domain)).into_iter().collect(),
+    };
+    listed.into_iter().filter(|domain| is_domain(domain)).collect()
 }
 
 /// What is before a domain in a name that is below it.
@@ -139,6 +154,35 @@ mod tests {
         std::fs::write(&path, "search other.example\n").unwrap();
         assert!(!search.has("a.other.example", now + LOOK / 2));
         assert!(search.has("a.other.example", now + LOOK), "it is looked at again");
+    }
+
+    #[test]
+    fn a_list_that_cannot_be_read_is_the_one_that_was_read_before() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("resolv.conf");
+        std::fs::write(&path, "search corp.example\n").unwrap();
+        let (search, now) = (Search::at(path.clone()), Instant::now());
+        assert!(search.has("pypi.org.corp.example", now), "the control");
+        // As one that Landlock does not know is: there, and not to be read.
+        std::fs::remove_file(&path).unwrap();
+        std::fs::create_dir(&path).unwrap();
+        assert!(search.has("pypi.org.corp.example", now + LOOK));
+        std::fs::remove_dir(&path).unwrap();
+        assert!(!search.has("pypi.org.corp.example", now + 2 * LOOK), "there is none");
+    }
+
+    #[test]
+    fn without_a_list_it_is_the_domain_of_the_host_s_name() {
+        let none: [&str; 0] = [];
+        for (text, host, found) in [
+            ("nameserver 1.2.3.4\n", "web1.Corp.Example", &["corp.example"][..]),
+            ("", "web1", &none),
+            ("", "web1.", &none),
+            ("search other.example\n", "web1.corp.example", &["other.example"]),
+            ("search .\n", "web1.corp.example", &none),
+        ] {
+            assert_eq!(domains(text, host), found, "{text:?} {host}");
+        }
     }
 
     #[test]
