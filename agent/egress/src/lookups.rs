@@ -13,18 +13,21 @@ use std::{
     net::{IpAddr, ToSocketAddrs},
     rc::Rc,
     sync::Arc,
+    thread,
     time::Duration,
 };
 use tokio::{
-    sync::{Semaphore, watch},
-    task::{spawn_blocking, spawn_local},
+    sync::{Semaphore, oneshot, watch},
+    task::spawn_local,
     time::timeout,
 };
 
 /// How long the host's resolver may take, its queue included.
 pub(crate) const LOOKUP_TIME: Duration = Duration::from_secs(10);
 /// Look-ups at once: each has a thread.
-pub(crate) const MOST_LOOKUPS: usize = 16;
+const MOST_LOOKUPS: usize = 16;
+/// Bytes of such a thread's stack.
+const STACK: usize = 512 << 10;
 
 /// At least one address, best first; or why there is none.
 pub(crate) type Answer = Result<Arc<[Found]>, String>;
@@ -91,12 +94,19 @@ impl Lookups {
                 let turn = turns.acquire_owned().await.map_err(io::Error::other)?;
                 let place = places.acquire_owned().await.map_err(io::Error::other)?;
                 // It cannot be interrupted: its place is free when it is over, whoever still waits for it.
-                let look_up = spawn_blocking(move || {
+                let (tell, told) = oneshot::channel();
+                let look_up = move || {
                     let found = addresses_of(&name, &hosts, resolve).and_then(|addrs| own.found(addrs, port));
                     drop((turn, place));
-                    found
-                });
-                look_up.await.map_err(io::Error::other)?
+                    // Whoever asked may have given up.
+                    let _ = tell.send(found);
+                };
+                // Not by tokio, which panics where there can be no thread: how many a user may have is shared with its other processes.
+                let thread = thread::Builder::new().name("lookup".into()).stack_size(STACK).spawn(look_up);
+                thread.map_err(|error| {
+                    io::Error::new(error.kind(), format!("no thread can be started to ask it: {error}"))
+                })?;
+                told.await.map_err(io::Error::other)?
             };
             let answer = match timeout(LOOKUP_TIME, look_up).await {
                 Ok(Ok(found)) if found.is_empty() => Err("the host's resolver finds no address".to_owned()),

@@ -4,7 +4,6 @@ use crate::{
     confine, connection, dns,
     line::Line,
     link::{self, Link, Orders},
-    lookups::MOST_LOOKUPS,
     proxy::{self, Access},
     share,
     worker::{Open, Worker},
@@ -50,8 +49,6 @@ const INTERVAL: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(100);
 /// How long connections that are ended may take to be put on record.
 const ENDING: Duration = Duration::from_secs(1);
-/// Bytes of a thread's stack that looks a name up.
-const STACK: usize = 512 << 10;
 
 /// Why a worker does not run.
 #[derive(Debug, thiserror::Error)]
@@ -125,16 +122,9 @@ fn serve(core: &UnixStream) -> Result<(), Error> {
     let limits = confine::enter()?;
     core.set_nonblocking(true).map_err(Error::Io)?;
     let core = core.try_clone().map_err(Error::Io)?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .max_blocking_threads(MOST_LOOKUPS)
-        .thread_stack_size(STACK)
-        .build()
-        .map_err(Error::Io)?;
-    let ended = LocalSet::new().block_on(&runtime, work(core, start, sockets, limits));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Error::Io)?;
     // Threads that wait for a name end with the process.
-    runtime.shutdown_background();
-    ended
+    LocalSet::new().block_on(&runtime, work(core, start, sockets, limits))
 }
 
 /// Takes what the core gives a new worker.

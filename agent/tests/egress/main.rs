@@ -19,6 +19,7 @@ mod memory;
 mod names;
 mod policies;
 mod proxy;
+mod resolver;
 mod servers;
 mod support;
 mod tls;

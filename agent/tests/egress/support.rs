@@ -20,6 +20,7 @@ use std::{
         fd::{AsFd, OwnedFd},
         unix::net::UnixStream,
     },
+    path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
     sync::{Arc, Condvar, Mutex},
     thread,
@@ -62,6 +63,8 @@ struct Limits {
     descriptors: Option<u64>,
     /// Bytes that it may write to.
     memory: Option<u64>,
+    /// What it has in the place of /etc, as somebody who is not root.
+    etc: Option<PathBuf>,
 }
 
 /// See the module.
@@ -140,6 +143,14 @@ impl Core {
         core
     }
 
+    /// The same, with a worker that has another /etc, and is not root's. Only root can start one.
+    pub(crate) fn start_at(names: Names, etc: &Path) -> Self {
+        let limits = Limits { etc: Some(etc.to_owned()), ..Limits::default() };
+        let core = Self::start_with(names, false, true, limits, Vec::new());
+        core.line();
+        core
+    }
+
     fn start_with(
         names: Names,
         audit: bool,
@@ -165,7 +176,7 @@ impl Core {
         let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
         let (udp, dns) = (UdpSocket::bind("127.0.0.1:0").unwrap(), TcpListener::bind("127.0.0.1:0").unwrap());
         let (ours, theirs) = UnixStream::pair().unwrap();
-        let worker = Command::new(env!("CARGO_BIN_EXE_ringfence"))
+        let worker = command(limits.etc.as_deref())
             .arg("egress-worker")
             .stdin(OwnedFd::from(theirs))
             .stdout(Stdio::null())
@@ -364,6 +375,17 @@ impl Drop for Core {
             eprintln!("on record: {:#?}", self.reports());
         }
     }
+}
+
+/// The binary, with another /etc if that is said: that is nobody else's, and the process is the same one.
+fn command(etc: Option<&Path>) -> Command {
+    const RINGFENCE: &str = env!("CARGO_BIN_EXE_ringfence");
+    let Some(etc) = etc else { return Command::new(RINGFENCE) };
+    let mut command = Command::new("/usr/bin/unshare");
+    let script =
+        r#"mount --bind "$1" /etc && shift && exec setpriv --reuid=65534 --regid=65534 --clear-groups "$@""#;
+    command.args(["-m", "/bin/sh", "-c", script, "sh"]).arg(etc).arg(RINGFENCE);
+    command
 }
 
 fn answer(conn: Conn, flows: &Arc<(Mutex<Flows>, Condvar)>, heard: &Mutex<Vec<FromEgress>>) {
