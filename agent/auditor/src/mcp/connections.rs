@@ -299,11 +299,11 @@ impl Sessions {
             return HeldNow::TooMany;
         }
         // Only what a person sees counts.
-        if !self.waiting.paces.take(known.uid, outermost, Instant::now()) {
+        if !self.waiting.paces.take(outermost, Instant::now()) {
             return HeldNow::TooMany;
         }
         if !self.waiting.add_from(waiting, from, Arc::clone(link)) {
-            self.waiting.paces.give_back(known.uid, outermost);
+            self.waiting.paces.give_back(outermost);
             return HeldNow::TooMany;
         }
         // Who gave an approval since did not find this one among those that wait.

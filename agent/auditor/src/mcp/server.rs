@@ -130,8 +130,8 @@ fn converse(
             let decided = sessions.peers.facts(uid, conn.stream(), &still).and_then(|facts| {
                 let who = Decider::Process { uid, facts };
                 let known = sessions.waiting.known(&call, &who)?;
-                // Nobody is known who started it: that no client's agent decides is all that can be told.
-                if known.connection.is_some() {
+                // Nobody is known who started it: that no client's agent lets it go is all that can be told. A no harms nobody.
+                if known.connection.is_some() && approve {
                     sessions.may_approve(uid, conn.stream(), &still)?;
                 }
                 sessions.waiting.decide(&known.call, approve, &who)

@@ -319,13 +319,15 @@ impl Waiting {
         self.lock().contains_key(call)
     }
 
-    /// How many connections of a user's containers wait, subordinate ids included; and how many of those within one of them.
+    /// How many connections of a user's containers wait, subordinate ids included; and how many of those within one of them, whoever
+    /// they say that they are there.
     pub(super) fn connections(&self, uid: u32, outermost: &str) -> (usize, usize) {
         let owner = self.owners.of(uid);
         let held = self.lock();
-        let asked =
-            held.values().filter(|held| held.owner == owner).filter_map(|held| held.question.as_ref());
-        asked.fold((0, 0), |(all, own), asked| (all + 1, own + usize::from(asked.outermost == outermost)))
+        let asked = held.values().filter_map(|held| Some((held.owner == owner, held.question.as_ref()?)));
+        asked.fold((0, 0), |(all, own), (is_owner_s, asked)| {
+            (all + usize::from(is_owner_s), own + usize::from(asked.outermost == outermost))
+        })
     }
 
     /// Whether it waits, may be seen by that user, and is no call of a tool.

@@ -47,7 +47,7 @@ fn a_connection_that_waits_has_a_name_that_no_row_of_a_journal_can_have() {
 }
 
 #[test]
-fn no_descendant_of_a_linked_client_decides_about_a_connection() {
+fn no_descendant_of_a_linked_client_lets_a_connection_go_and_each_may_deny_it() {
     let (_folder, sessions) = sessions_of_everybody(false);
     let mut worker = asking(&sessions, &whose(UID));
     ask(&mut worker, 1, "a.org");
@@ -55,14 +55,19 @@ fn no_descendant_of_a_linked_client_decides_about_a_connection() {
     // The core says of whoever asks that they are below process 90.
     let (link, _theirs) = linked(&sessions, "agent", UID);
     sessions.linked.lock().expect("whole").get_mut("agent").expect("linked").client = 90;
-    for approve in [true, false] {
-        let request = McpRequest::Decide { call: call[..8].to_owned(), approve };
-        let McpReply::Failed(failure) = answer(&sessions, &request).expect("an answer") else {
-            panic!("an agent decided about a connection")
-        };
-        assert!(failure.error.contains("started by the MCP client (pid 90)"), "{}", failure.error);
-    }
+    let request = McpRequest::Decide { call: call[..8].to_owned(), approve: true };
+    let McpReply::Failed(failure) = answer(&sessions, &request).expect("an answer") else {
+        panic!("an agent let a connection go")
+    };
+    assert!(failure.error.contains("started by the MCP client (pid 90)"), "{}", failure.error);
     waiting(&sessions, 1);
+    // An orphan may have had all of a user's terminals made descendants of a client.
+    ask(&mut worker, 2, "b.org");
+    let b = waiting(&sessions, 2).into_iter().find(|call| call.server == "b.org").expect("it waits").id;
+    let request = McpRequest::Decide { call: b.clone(), approve: false };
+    assert_eq!(answer(&sessions, &request).expect("an answer"), McpReply::Decided { call: b });
+    let denied: EgressDecision = worker.receive().expect("an answer");
+    assert_eq!((denied.question, denied.approve), (2, false));
     drop(link);
     sessions.linked.lock().expect("whole").clear();
     let request = McpRequest::Decide { call: call[..8].to_owned(), approve: true };
@@ -77,7 +82,12 @@ fn containers_within_one_share_what_it_may_ask_and_leave_room_for_others() {
     let within = |at: usize| EgressLine {
         public: format!("{at:012x}"),
         within: (at > 10).then(|| outermost.to_owned()),
-        ..whose(UID)
+        // Those within may be other users' there.
+        ..whose(if at > 10 { 100_000 + u32::try_from(at).expect("small") } else { UID })
+    };
+    let waiting = |sessions: &Sessions, count: usize| {
+        let all = || (sessions.waiting.list(0).len() == count).then_some(());
+        eventually(&format!("{count} wait"), all);
     };
     let mut workers: Vec<Conn> = (10..16).map(|at| asking(&sessions, &within(at))).collect();
     for (at, worker) in workers.iter_mut().enumerate() {
