@@ -1,9 +1,9 @@
 //! What an egress worker may still do once it runs: serve the sockets it was given, resolve names, dial servers.
 //!
 //! No capability, no gain by exec, no memory for others to read. Landlock, where the kernel has it, leaves it for reading what
-//! names are resolved by; no other file, nothing to write, no program, no signal to others. seccomp leaves the calls of
-//! `profiles/seccomp/egress.toml`, and files are opened to read. All of it comes before the first thread, and before a byte that
-//! a container or a server chose is read.
+//! names are resolved by, and as that is replaced in /etc, whatever its user may read there, unless that is root; no other file,
+//! nothing to write, no program, no signal to others. seccomp leaves the calls of `profiles/seccomp/egress.toml`, and files are
+//! opened to read. All of it comes before the first thread, and before a byte that a container or a server chose is read.
 
 use nix::{
     sys::resource::{Resource, getrlimit, setrlimit},

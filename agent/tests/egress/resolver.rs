@@ -164,7 +164,7 @@ fn where_there_can_be_no_thread_one_look_up_fails_and_the_worker_goes_on() {
     say(&stream, b"ping");
     let told = String::from_utf8(rest_of(&stream)).unwrap();
     assert!(told.contains("no thread can be started to ask it"), "{told}");
-    core.recorded(EgressOutcome::Refused, Some(EgressCause::Unresolved));
+    core.recorded(EgressOutcome::Failed, Some(EgressCause::Unresolved));
     limited(None);
     eventually("another is served", || {
         let mut stream = core.open("localhost", server.port);

@@ -403,12 +403,6 @@ fn conditions_of_the_fallback_list_take_effect() {
     assert_eq!(open.call("prlimit64", &[0, 7, 0, 0, 0, 0]), ALLOW, "its own");
     assert_ne!(open.call("prlimit64", &[4711, 0, 0, 0, 0, 0]), ALLOW, "another process's");
     assert_ne!(open.call("prlimit64", &[u64::from(u32::MAX), 0, 0, 0, 0, 0]), ALLOW);
-    for (call, one) in [("setpriority", 0), ("ioprio_set", 1)] {
-        assert_eq!(open.call(call, &[one, 0, 19, 0, 0, 0]), ALLOW, "{call} of one process");
-        for many in [one + 1, one + 2, u64::from(u32::MAX)] {
-            assert_ne!(open.call(call, &[many, 0, 19, 0, 0, 0]), ALLOW, "{call} of {many}");
-        }
-    }
     let no_inet = program(&[When::NoInet]);
     assert_ne!(no_inet.call("socket", &inet), ALLOW);
     assert_eq!(no_inet.call("socket", &unix), ALLOW);
