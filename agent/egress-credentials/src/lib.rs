@@ -9,6 +9,7 @@
 //! | `taken` | one connection, from its handshake to its end |
 //! | `server` | its other side: TLS to the server that the egress worker dialled |
 //! | `request`, `answer` | heads as they are written anew; pure |
+//! | `disguise` | what has some servers take a request for another one; pure |
 //! | `mask`, `spelling`, `body` | credentials in what servers send back |
 //! | `upgrade`, `websocket` | WebSockets |
 //! | `stream` | sockets of which something was read already, and whose bytes are counted |
@@ -27,6 +28,7 @@ mod answer;
 mod authority;
 mod body;
 mod confine;
+mod disguise;
 mod hosts;
 mod link;
 mod mask;

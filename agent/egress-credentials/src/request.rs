@@ -1,6 +1,6 @@
 //! A request as it is written anew: what goes on of it, and whether the credential is put in. Pure.
 
-use crate::{hosts::Host, refusal::Refusal};
+use crate::{disguise, hosts::Host, refusal::Refusal};
 use http_body::Body;
 use hyper::{
     HeaderMap, Method, Request, Uri, Version,
@@ -18,29 +18,6 @@ const OF_CONNECTION: [HeaderName; 8] =
     [CONNECTION, CONTENT_LENGTH, EXPECT, PROXY_AUTHENTICATE, TE, TRAILER, TRANSFER_ENCODING, UPGRADE];
 /// The same, that have no constant.
 const OLD: [&str; 3] = ["keep-alive", "proxy-connection", "http2-settings"];
-/// Headers that some servers take a request's method, target or host from, in the place of what was judged.
-const OVERRIDING: [&str; 20] = [
-    "forwarded",
-    "x-envoy-original-path",
-    "x-forwarded-host",
-    "x-forwarded-method",
-    "x-forwarded-path",
-    "x-forwarded-prefix",
-    "x-forwarded-uri",
-    "x-forwarded-url",
-    "x-host",
-    "x-http-method",
-    "x-http-method-override",
-    "x-method",
-    "x-method-override",
-    "x-original-host",
-    "x-original-method",
-    "x-original-path",
-    "x-original-uri",
-    "x-original-url",
-    "x-rewrite-uri",
-    "x-rewrite-url",
-];
 /// Headers in which services take a credential, beside `Authorization`: one of a client's could be anybody's.
 const CREDENTIALS: [&str; 33] = [
     "access-token",
@@ -97,10 +74,7 @@ pub(crate) struct Anew {
 pub(crate) fn anew(request: &Parts, host: &Host) -> Result<Anew, Refusal> {
     let rules = &host.rules;
     is_for(request, &rules.host, rules.port)?;
-    if let Some(name) = request.headers.keys().find(|name| is_among(name, &OVERRIDING)) {
-        let reason = format!("{name} could make it another request than the one that was judged");
-        return Err(Refusal::new(EgressCause::NoRule, &reason));
-    }
+    disguise::judge_headers(&request.headers)?;
     let text = request.uri.path_and_query().map_or("", |target| target.as_str());
     let malformed = |reason: &str| Refusal::new(EgressCause::Malformed, reason);
     let target = Target::read(text)
@@ -114,6 +88,9 @@ pub(crate) fn anew(request: &Parts, host: &Host) -> Result<Anew, Refusal> {
         let reason =
             format!("no rule of `allow` in [net.credentials.\"{}\"] has {method} {path}", rules.host);
         return Err(Refusal::new(EgressCause::NoRule, &reason));
+    }
+    if has_credential {
+        disguise::judge_parameters(request, &target, &rules.allow)?;
     }
     let is_upgrade = is_upgrade(request);
     let mut headers = kept(&request.headers);
@@ -215,7 +192,7 @@ pub(crate) fn is_one(name: &HeaderName, of: &str) -> bool {
     name.as_str().bytes().map(fold).eq(of.bytes().map(fold))
 }
 
-fn is_among(name: &HeaderName, of: &[&str]) -> bool {
+pub(crate) fn is_among(name: &HeaderName, of: &[&str]) -> bool {
     of.iter().any(|of| is_one(name, of))
 }
 
@@ -233,7 +210,7 @@ mod tests {
     use ringfence_credentials::Secret;
     use ringfence_wire::credentials::{CredentialPlace, HostCredential};
 
-    const KEY: &str = "secret-token-1";
+    const KEY: &str = "secret-token-0123";
 
     fn host(place: CredentialPlace, otherwise: Otherwise) -> Host {
         let allow = vec!["GET /repos/**".parse().unwrap(), "POST /a".parse().unwrap()];
@@ -286,11 +263,11 @@ mod tests {
         assert!(has);
         assert_eq!(
             head,
-            "GET /repos/x?y=z | accept-encoding: identity | accept: */* | authorization: Bearer secret-token-1 | host: a.org"
+            "GET /repos/x?y=z | accept-encoding: identity | accept: */* | authorization: Bearer secret-token-0123 | host: a.org"
         );
         let own = host(CredentialPlace::header("X-Token").unwrap(), Otherwise::Refuse);
         let (head, _) = written("POST /a\nAuthorization: Bearer other\nx-token: other\nX_Token: other", &own);
-        assert_eq!(head, "POST /a | accept-encoding: identity | host: a.org | x-token: secret-token-1");
+        assert_eq!(head, "POST /a | accept-encoding: identity | host: a.org | x-token: secret-token-0123");
     }
 
     #[test]
@@ -343,8 +320,7 @@ mod tests {
             "GET /repos/x\nPRIVATE-TOKEN: a\nprivate_token: a\nJob-Token: a\nX-Api-Key: a\nX-Auth-Token: a\nx.api.key: a\n",
             "Cookie: session=other\nAccept-Charset: utf-16"
         );
-        let fine =
-            "GET /repos/x | accept-encoding: identity | authorization: Bearer secret-token-1 | host: a.org";
+        let fine = "GET /repos/x | accept-encoding: identity | authorization: Bearer secret-token-0123 | host: a.org";
         assert_eq!(written(asked, &refusing()).0, fine);
         let mut cookies = refusing();
         cookies.rules.cookies = true;
@@ -356,7 +332,7 @@ mod tests {
         let passing = host(CredentialPlace::Bearer, Otherwise::Pass);
         let asked = asked.replace("/repos", "/other");
         assert_eq!(written(&asked, &passing).0, "GET /other/x | accept-encoding: identity | host: a.org");
-        assert!(OVERRIDING.is_sorted() && CREDENTIALS.is_sorted());
+        assert!(CREDENTIALS.is_sorted());
     }
 
     #[test]
@@ -371,7 +347,7 @@ mod tests {
         );
         assert_eq!(
             head,
-            "GET /repos/x | accept-encoding: identity | authorization: Bearer secret-token-1 | host: a.org | x-kept: 1"
+            "GET /repos/x | accept-encoding: identity | authorization: Bearer secret-token-0123 | host: a.org | x-kept: 1"
         );
     }
 
@@ -381,7 +357,7 @@ mod tests {
         let (head, _) = written(ask, &refusing());
         assert_eq!(
             head,
-            "GET /repos/x | accept-encoding: identity | authorization: Bearer secret-token-1 | connection: upgrade | host: a.org | sec-websocket-key: k | upgrade: websocket"
+            "GET /repos/x | accept-encoding: identity | authorization: Bearer secret-token-0123 | connection: upgrade | host: a.org | sec-websocket-key: k | upgrade: websocket"
         );
         assert!(anew(&parts(ask), &refusing()).unwrap().is_upgrade);
     }

@@ -100,6 +100,11 @@ impl<'de> Deserialize<'de> for RequestRule {
 }
 
 impl RequestRule {
+    /// Whether its pattern has a query, which is then the one that a request has to have.
+    pub fn has_query(&self) -> bool {
+        self.query.is_some()
+    }
+
     /// Whether a request is meant.
     pub fn allows(&self, method: &str, target: &Target<'_>) -> bool {
         let is_method = match &self.method {
@@ -245,6 +250,11 @@ impl<'t> Target<'t> {
     /// The path, as it is compared.
     pub fn path(&self) -> &str {
         &self.path
+    }
+
+    /// What is behind `?`, as it came.
+    pub fn query(&self) -> Option<&'t str> {
+        self.query
     }
 }
 

@@ -1,0 +1,252 @@
+//! What has some servers take a request for another one than it was judged as: by its headers, or by parameters in its query or its
+//! form. Pure.
+
+use crate::{refusal::Refusal, request::is_among};
+use hyper::{
+    HeaderMap, Method,
+    header::{CONTENT_LENGTH, CONTENT_TYPE, TRANSFER_ENCODING},
+    http::request::Parts,
+};
+use ringfence_wire::{
+    egress::EgressCause,
+    requests::{RequestRule, Target},
+};
+
+/// Headers that some servers take a request's method, target or host from, in the place of what was judged.
+const OVERRIDING: [&str; 20] = [
+    "forwarded",
+    "x-envoy-original-path",
+    "x-forwarded-host",
+    "x-forwarded-method",
+    "x-forwarded-path",
+    "x-forwarded-prefix",
+    "x-forwarded-uri",
+    "x-forwarded-url",
+    "x-host",
+    "x-http-method",
+    "x-http-method-override",
+    "x-method",
+    "x-method-override",
+    "x-original-host",
+    "x-original-method",
+    "x-original-path",
+    "x-original-uri",
+    "x-original-url",
+    "x-rewrite-uri",
+    "x-rewrite-url",
+];
+/// Parameters that say a method or headers, as [`folded`] has them: `_method` of Rack, Symfony, Laravel and Spring, and others.
+const PARAMETERS: [&str; 6] = [
+    "_httpheaders",
+    "_httpmethod",
+    "_method",
+    "x_http_method",
+    "x_http_method_override",
+    "x_method_override",
+];
+/// What a form could make of itself.
+const OTHERS: [&str; 4] = ["GET", "PUT", "PATCH", "DELETE"];
+/// How often a name may have been encoded.
+const LAYERS: usize = 4;
+
+/// # Errors
+/// A header says another method, target or host.
+pub(crate) fn judge_headers(headers: &HeaderMap) -> Result<(), Refusal> {
+    match headers.keys().find(|name| is_among(name, &OVERRIDING)) {
+        None => Ok(()),
+        Some(name) => {
+            let reason = format!("{name} could make it another request than the one that was judged");
+            Err(Refusal::new(EgressCause::NoRule, &reason))
+        }
+    }
+}
+
+/// For a request that rules give the credential.
+///
+/// # Errors
+/// Its query could say another method, and no rule names that query; or its form could, and rules do not allow all of them.
+pub(crate) fn judge_parameters(
+    request: &Parts,
+    target: &Target<'_>,
+    allow: &[RequestRule],
+) -> Result<(), Refusal> {
+    let method = request.method.as_str();
+    let is_named = || allow.iter().any(|rule| rule.has_query() && rule.allows(method, target));
+    if let Some(name) = target.query().and_then(saying)
+        && !is_named()
+    {
+        let reason = format!(
+            "`{name}` in its query could make it another request than the one that was judged: a rule of `allow` has to have the whole query"
+        );
+        return Err(Refusal::new(EgressCause::NoRule, &reason));
+    }
+    let may_be = |method: &&str| allow.iter().any(|rule| rule.allows(method, target));
+    if request.method == Method::POST
+        && is_form(&request.headers)
+        && let Some(other) = OTHERS.iter().find(|method| !may_be(method))
+    {
+        let reason = format!(
+            "a form can have `_method` in it, by which some servers take a POST for a {other}, and no rule of `allow` has {other} {path}: send JSON, or allow `* {path}`",
+            path = target.path()
+        );
+        return Err(Refusal::new(EgressCause::NoRule, &reason));
+    }
+    Ok(())
+}
+
+/// The first parameter of a query that says a method or headers.
+fn saying(query: &str) -> Option<&'static str> {
+    query.split(['&', ';']).find_map(|parameter| {
+        let mut name = parameter.split('=').next().unwrap_or_default().as_bytes().to_vec();
+        // However often a server decodes it, `=` included.
+        for _ in 0..=LAYERS {
+            let folded = folded(name.split(|byte| *byte == b'=').next().unwrap_or_default());
+            if let Some(known) = PARAMETERS.iter().find(|known| **known == folded) {
+                return Some(*known);
+            }
+            name = decoded(&name);
+        }
+        None
+    })
+}
+
+/// A name as servers fold it: what is no letter and no digit is the same, blanks before it and brackets behind it are nothing.
+fn folded(name: &[u8]) -> String {
+    let fold = |byte: &u8| if byte.is_ascii_alphanumeric() { byte.to_ascii_lowercase() } else { b'_' };
+    let name: Vec<u8> = name.trim_ascii_start().iter().map(fold).collect();
+    let text = String::from_utf8_lossy(&name).into_owned();
+    let bare = text.trim_start_matches('_').trim_end_matches('_');
+    let has_mark = text.starts_with('_') && !bare.starts_with("x_");
+    if has_mark { format!("_{bare}") } else { bare.to_owned() }
+}
+
+fn decoded(text: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((byte, behind)) = rest.split_first() {
+        let digits =
+            behind.get(..2).filter(|_| *byte == b'%').and_then(|digits| std::str::from_utf8(digits).ok());
+        match digits.and_then(|digits| u8::from_str_radix(digits, 16).ok()) {
+            Some(byte) => {
+                out.push(byte);
+                rest = behind.get(2..).unwrap_or_default();
+            }
+            None => {
+                out.push(if *byte == b'+' { b' ' } else { *byte });
+                rest = behind;
+            }
+        }
+    }
+    out
+}
+
+/// Whether servers look for parameters in the body. Some do in one that says nothing of its type.
+fn is_form(headers: &HeaderMap) -> bool {
+    let is_one = |text: String| {
+        let text = text.trim().to_ascii_lowercase();
+        text.is_empty() || text.contains("urlencoded") || text.contains("multipart")
+    };
+    let mut types = headers.get_all(CONTENT_TYPE).into_iter().peekable();
+    if types.peek().is_some() {
+        return types.any(|value| is_one(String::from_utf8_lossy(value.as_bytes()).into_owned()));
+    }
+    let is_empty = headers.get_all(CONTENT_LENGTH).into_iter().all(|length| length == "0");
+    !is_empty || headers.contains_key(TRANSFER_ENCODING)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hyper::Request;
+
+    fn judged(method: &str, target: &str, headers: &[(&str, &str)], allow: &[&str]) -> Result<(), String> {
+        let mut request = Request::builder().method(method).uri(target);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let parts = request.body(()).unwrap().into_parts().0;
+        let allow: Vec<RequestRule> = allow.iter().map(|rule| rule.parse().unwrap()).collect();
+        judge_parameters(&parts, &Target::read(target).unwrap(), &allow).map_err(|refusal| {
+            assert_eq!(refusal.cause, EgressCause::NoRule);
+            refusal.reason
+        })
+    }
+
+    #[test]
+    fn a_query_that_could_say_another_method_has_to_be_a_rule_s() {
+        for query in [
+            "_method=DELETE",
+            "a=b&_METHOD=delete",
+            "a=b;_method=PUT",
+            "%5fmethod=PUT",
+            "%255Fmethod=PUT",
+            "_m%65thod%3DPUT",
+            "+_method=PUT",
+            "%20_method=PUT",
+            ".method=PUT",
+            "_method[]=PUT",
+            "_method%5B%5D=PUT",
+            "_method",
+            "x-http-method-override=PUT",
+            "X_HTTP_Method_Override=PUT",
+            "$httpMethod=PUT",
+            "%24httpHeaders=x",
+        ] {
+            let target = format!("/a?{query}");
+            for method in ["POST", "GET"] {
+                let said = judged(method, &target, &[], &["* /a"]).unwrap_err();
+                assert!(said.contains("the whole query"), "{query}: {said}");
+            }
+            let named = format!("POST {target}");
+            assert_eq!(judged("POST", &target, &[], &["* /a", &named]), Ok(()), "{query}");
+        }
+        assert!(judged("POST", "/a?_method=PUT", &[], &["* /a", "POST /a?_method=DELETE"]).is_err());
+        for query in [
+            "method=flickr.photos.search",
+            "payment_method=card",
+            "a=_method",
+            "x=_method=y",
+            "methods[]=a",
+            "",
+        ] {
+            assert_eq!(
+                judged("POST", &format!("/a?{query}"), &[], &["POST /a"]),
+                Ok(()),
+                "{query}: the control"
+            );
+        }
+    }
+
+    #[test]
+    fn a_form_may_be_what_all_methods_may() {
+        let form = ("content-type", "application/x-www-form-urlencoded; charset=utf-8");
+        let parts = ("Content-Type", "Multipart/Form-Data; boundary=x");
+        let length = ("content-length", "5");
+        for headers in [
+            &[form][..],
+            &[parts],
+            &[("content-type", "multipart/mixed")],
+            &[length],
+            &[("transfer-encoding", "chunked")],
+            &[("content-type", " "), length],
+        ] {
+            let said =
+                judged("POST", "/a", headers, &["POST /a", "PUT /a", "PATCH /a", "GET /a"]).unwrap_err();
+            assert!(said.contains("no rule of `allow` has DELETE /a"), "{said}");
+            assert!(judged("POST", "/a", headers, &["POST /a", "* /b"]).is_err());
+            for allow in [&["* /a"][..], &["POST /a", "PUT /a", "PATCH /a", "DELETE /a", "GET /**"]] {
+                assert_eq!(judged("POST", "/a", headers, allow), Ok(()), "{headers:?}");
+            }
+            assert_eq!(judged("PUT", "/a", headers, &["PUT /a"]), Ok(()), "no server makes another of it");
+        }
+        for headers in [&[("content-type", "application/json"), length][..], &[], &[("content-length", "0")]]
+        {
+            assert_eq!(judged("POST", "/a", headers, &["POST /a"]), Ok(()), "{headers:?}: the control");
+        }
+    }
+
+    #[test]
+    fn lists_are_in_order() {
+        assert!(OVERRIDING.is_sorted() && PARAMETERS.is_sorted());
+    }
+}
