@@ -4,7 +4,7 @@
 /// Most bytes that one character is known in.
 pub(crate) const LONGEST: usize = 10;
 /// What names an ASCII character that is no letter and no digit, in HTML.
-const ENTITIES: [(&[u8], u8); 42] = [
+const ENTITIES: [(&[u8], u8); 41] = [
     (b"Hat", b'^'),
     (b"NewLine", b'\n'),
     (b"Tab", b'\t'),
@@ -46,7 +46,6 @@ const ENTITIES: [(&[u8], u8); 42] = [
     (b"sol", b'/'),
     (b"verbar", b'|'),
     (b"vert", b'|'),
-    (b"VerticalLine", b'|'),
 ];
 
 /// Whether a byte begins a spelling, or is a part of a wide character.
@@ -65,6 +64,18 @@ pub(crate) fn meaning(text: &[u8]) -> Option<u8> {
         // UTF-16 and UTF-32, of either order.
         [0, byte] | [byte, 0] | [0, 0, 0, byte] | [byte, 0, 0, 0] => Some(*byte),
         _ => None,
+    }
+}
+
+/// Whether a text stands for nothing where base64 is cut into lines: their ends, in any spelling, quoted-printable's soft ones, and
+/// what lines begin with.
+pub(crate) fn is_nothing(text: &[u8]) -> bool {
+    let is_blank = |byte: u8| matches!(byte, b'\n' | b'\r' | b'\t' | b' ');
+    match text {
+        [byte] => is_blank(*byte),
+        [b'=', b'\n'] | [b'=', b'\r', b'\n'] => true,
+        [slashes @ .., b'n' | b'r' | b't'] if slashes.iter().all(|byte| *byte == b'\\') => true,
+        _ => meaning(text).is_some_and(is_blank),
     }
 }
 
@@ -132,6 +143,42 @@ fn number(digits: &[u8], radix: u32) -> Option<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_entity_is_longer_than_what_is_looked_at() {
+        for (name, byte) in ENTITIES {
+            let text = [b"&", name, b";"].concat();
+            assert_eq!(meaning(&text), Some(byte));
+            assert!(text.len() <= LONGEST, "{}", String::from_utf8_lossy(&text));
+        }
+        assert_eq!(ENTITIES.iter().map(|(name, _)| name.len() + 2).max(), Some(9));
+    }
+
+    #[test]
+    fn ends_of_lines_stand_for_nothing_and_letters_do_not() {
+        for text in [
+            "\n",
+            "\r",
+            " ",
+            "\t",
+            "=\r\n",
+            "=\n",
+            "\\n",
+            "\\\\r",
+            "\\\n",
+            "%0A",
+            "%250d",
+            "&#10;",
+            "&NewLine;",
+            "\\u000a",
+            "\n\0",
+        ] {
+            assert!(is_nothing(text.as_bytes()), "{text:?}");
+        }
+        for text in ["", "n", "a", "=", "\\a", "%41", "\\\\", "nn", "=a"] {
+            assert!(!is_nothing(text.as_bytes()), "{text:?}");
+        }
+    }
 
     #[test]
     fn every_spelling_of_a_plus_is_one_and_others_are_none() {

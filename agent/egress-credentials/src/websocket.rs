@@ -49,9 +49,16 @@ pub(crate) struct Frames {
     pieces: Pieces,
     /// The payload of a frame about the connection.
     control: Vec<u8>,
+    /// A credential was in one of those.
+    in_control: usize,
 }
 
 impl Frames {
+    /// How many credentials were found so far.
+    pub(crate) fn found(&self) -> usize {
+        self.pieces.found() + self.in_control
+    }
+
     /// What goes on of these bytes.
     ///
     /// # Errors
@@ -85,7 +92,9 @@ impl Frames {
             }
             if is_control(frame.first) {
                 let control = std::mem::take(&mut self.control);
-                out.extend(mask.masked(&control).unwrap_or(control));
+                let masked = mask.masked(&control);
+                self.in_control += usize::from(masked.is_some());
+                out.extend(masked.unwrap_or(control));
             } else if frame.first & FIN != 0 {
                 out.append(&mut self.pieces.finish());
             }
@@ -207,7 +216,7 @@ mod tests {
         // In three, with a ping between.
         assert_eq!(of(&frame(0x01, b"a secret-")), [(0x01, String::new())]);
         assert_eq!(of(&frame(0x89, b"ping")), [(0x89, "ping".to_owned())]);
-        let long = format!("token-1{}", "x".repeat(300));
+        let long = format!("token-1{}", "x".repeat(1000));
         let [(0x00, gone)] = &of(&frame(0x00, long.as_bytes()))[..] else { panic!() };
         assert!(gone.starts_with("a **************xxxx"), "{gone}");
         let [(0x80, rest)] = &of(&frame(0x80, b"end"))[..] else { panic!() };
@@ -215,6 +224,17 @@ mod tests {
         assert!(rest.ends_with("xxxend"), "{rest}");
         let big = "y".repeat(70_000);
         assert_eq!(of(&frame(0x81, big.as_bytes())), [text(&big)]);
+    }
+
+    #[test]
+    fn a_credential_in_any_frame_is_told() {
+        for first in [0x81, 0x89] {
+            let mut frames = Frames::default();
+            frames.push(&mask(), &frame(first, b"secret-token-2")).unwrap();
+            assert_eq!(frames.found(), 0, "the control");
+            frames.push(&mask(), &frame(first, KEY.as_bytes())).unwrap();
+            assert_eq!(frames.found(), 1, "{first}");
+        }
     }
 
     #[test]

@@ -135,6 +135,90 @@ fn the_end_of_a_line_is_not_waited_behind() {
     assert_eq!(pieces.push(&mask, b"a\nb"), b"", "where lines mean nothing");
 }
 
+/// Base64 of a text with the key in its middle, in lines, and what of it is the key's.
+fn in_lines(key: &str, width: usize, cut: &str) -> (String, String) {
+    let before = "Some text that comes before it, as long as it is. ";
+    let encoded = STANDARD.encode(format!("{before}{key}, and behind it more of the same."));
+    let (from, until) = (before.len() * 8 / 6 + 2, (before.len() + key.len()) * 8 / 6);
+    let lines: Vec<&str> =
+        encoded.as_bytes().chunks(width).map(|line| std::str::from_utf8(line).unwrap()).collect();
+    (format!("{}\n", lines.join(cut)), encoded[from..until].to_owned())
+}
+
+#[test]
+fn base64_in_lines_is_found_however_it_comes() {
+    let mask = mask();
+    for width in [60, 64, 76, 16, 23] {
+        for cut in ["\n", "\r\n", "\\n", "\\r\\n", "=\r\n", "=\n", " ", "\n    ", "\r\n\t", "%0A", "&#10;"] {
+            let (text, inside) = in_lines(KEY, width, cut);
+            for size in [1, 7, 50, 1000] {
+                let (mut pieces, mut out) = (Pieces::default(), Vec::new());
+                text.as_bytes().chunks(size).for_each(|piece| out.extend(pieces.push_lines(&mask, piece)));
+                out.extend(pieces.finish());
+                assert_eq!((out.len(), pieces.found()), (text.len(), 1), "{text}");
+                let whole = String::from_utf8(out).unwrap().replace(cut, "");
+                assert!(
+                    !whole.contains(&inside[..4]) && !whole.contains(&inside[inside.len() - 4..]),
+                    "{whole}"
+                );
+                assert!(whole.starts_with("U29tZSB0ZXh0") && whole.contains("****"), "{whole}");
+            }
+            let (text, _) = in_lines(&KEY.replace('2', "3"), width, cut);
+            assert_eq!(mask.masked(text.as_bytes()), None, "the control");
+        }
+    }
+    // What is no base64 has no lines.
+    assert_eq!(mask.masked(KEY.replace("c d", "c d\n").as_bytes()), None);
+    assert_eq!(mask.masked([&digits(false)[..20], "\n", &digits(false)[20..]].concat().as_bytes()), None);
+}
+
+#[test]
+fn lines_wait_where_base64_could_be_cut_and_events_do_not() {
+    let mask = mask();
+    let goes = |text: &str| Pieces::default().push_lines(&mask, text.as_bytes()).len();
+    for text in [
+        "data: {\"a\": 1}\n",
+        "plain words\r\n",
+        "aaaaaaaaaaaaaaa\n",
+        "id: aaaaaaaaaaaaaaaaaaaaaaaa\n\n",
+        "id: aaaaaaaaaaaaaaaaaaaaaaaa\r\n\r\n",
+    ] {
+        assert_eq!(goes(text), text.len(), "{text:?}");
+    }
+    for text in ["aaaaaaaaaaaaaaaa\n", "aaaaaaaaaaaaaaaa\r\n", "data: ~~~~~aaaaaaaaaaaa/a=-\n"] {
+        assert_eq!(goes(text), 0, "{text:?}");
+    }
+    assert_eq!(goes("aaaaaaaaaaaaaaaa\nend.\n"), 22, "the next line's end is one");
+}
+
+#[test]
+fn what_waits_tells_a_class_of_lengths() {
+    let waits = |length: usize| {
+        let mask = Mask::all(&[Secret::from("k".repeat(length))]).unwrap();
+        mask.waits_of(u64::MAX)
+    };
+    assert!((16..=64).all(|length| waits(length) == 64 * 10 - 1));
+    assert_eq!(
+        [65, 256, 257, 4096, 4097, 16 << 10].map(waits),
+        [2559, 2559, 10_239, 40_959, 163_839, 163_839]
+    );
+}
+
+#[test]
+fn one_search_is_good_for_many_texts_and_none_goes_on_in_the_next() {
+    let (mask, mut pieces) = (mask(), Pieces::default());
+    let (one, two) = KEY.split_at(10);
+    for _ in 0..40 {
+        assert_eq!(pieces.all_of(&mask, one.as_bytes()), None);
+        assert_eq!(pieces.all_of(&mask, two.as_bytes()), None, "that one is behind it is nobody's doing");
+        assert_eq!(pieces.all_of(&mask, KEY.as_bytes()), Some(vec![b'*'; KEY.len()]), "the control");
+    }
+    let room = pieces.beginnings.as_ptr();
+    pieces.all_of(&mask, KEY.as_bytes());
+    assert_eq!(pieces.beginnings.as_ptr(), room);
+    assert!(mask.memory() as usize >= pieces.beginnings.len() * 8 + 2 * 639);
+}
+
 proptest! {
     #[test]
     fn however_it_is_cut_the_same_goes_out(cuts in proptest::collection::vec(1usize..70, 0..20), times in 1usize..4, by_line: bool) {
@@ -152,8 +236,10 @@ proptest! {
     }
 
     #[test]
-    fn only_lengths_and_line_ends_say_what_waits(a in "[ghp/a+b=c\n %]{0,300}", size in 1usize..40, by_line: bool) {
-        let b: String = a.chars().map(|c| if c == '\n' { c } else { 'x' }).collect();
+    fn only_lengths_and_where_lines_end_say_what_waits(a in "([ghp/a+b=c %]{0,40}|[ghp/a+=]{12,20})(\n|\r\n|\n\n|)([ghp/a+b=c\n %]{0,200})", size in 1usize..40, by_line: bool) {
+        // Which of them base64 has is told, and nothing else.
+        let other = |c| if matches!(c, ' ' | '%') { '~' } else { 'x' };
+        let b: String = a.chars().map(|c| if matches!(c, '\n' | '\r') { c } else { other(c) }).collect();
         let cut = |text: &str| {
             let pieces: Vec<&[u8]> = text.as_bytes().chunks(size).collect();
             sizes(&mask(), &pieces, by_line)
