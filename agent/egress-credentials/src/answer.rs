@@ -1,7 +1,7 @@
 //! An answer's head as it is written anew: what goes on of it, without credentials. Pure.
 
 use crate::{
-    mask::Mask,
+    mask::{Mask, Pieces},
     refusal::Refusal,
     request::{is_one, kept},
 };
@@ -25,11 +25,11 @@ pub(crate) struct Asked {
     pub(crate) takes_cookies: bool,
 }
 
-/// An answer's head as it goes on to the client.
+/// An answer's head as it goes on to the client, and whether there was a credential in it.
 ///
 /// # Errors
 /// It does not: what could be in its body would not be found there.
-pub(crate) fn anew(answer: &Parts, asked: &Asked, mask: &Mask) -> Result<Response<()>, Refusal> {
+pub(crate) fn anew(answer: &Parts, asked: &Asked, mask: &Mask) -> Result<(Response<()>, bool), Refusal> {
     let has_other = |name: HeaderName, than: &[u8]| {
         answer.headers.get_all(name).into_iter().any(|value| !value.as_bytes().eq_ignore_ascii_case(than))
     };
@@ -50,12 +50,19 @@ pub(crate) fn anew(answer: &Parts, asked: &Asked, mask: &Mask) -> Result<Respons
         ));
     }
     let mut headers = HeaderMap::with_capacity(answer.headers.len());
+    // One for all of them: to clear what it keeps takes longer than most headers.
+    let (mut search, mut has_reflected) = (Pieces::default(), false);
+    let mut masked = |bytes: &[u8]| {
+        let masked = search.all_of(mask, bytes);
+        has_reflected |= masked.is_some();
+        masked
+    };
     for (name, value) in &kept(&answer.headers) {
         let is_cookie = is_one(name, SET_COOKIE.as_str()) || is_one(name, "set-cookie2");
-        if mask.masked(name.as_str().as_bytes()).is_some() || (asked.takes_cookies && is_cookie) {
+        if masked(name.as_str().as_bytes()).is_some() || (asked.takes_cookies && is_cookie) {
             continue;
         }
-        let value = match mask.masked(value.as_bytes()) {
+        let value = match masked(value.as_bytes()) {
             None => value.clone(),
             Some(masked) => HeaderValue::from_bytes(&masked).unwrap_or(HeaderValue::from_static("")),
         };
@@ -69,7 +76,7 @@ pub(crate) fn anew(answer: &Parts, asked: &Asked, mask: &Mask) -> Result<Respons
             headers.insert(CONTENT_LENGTH, length.clone());
         }
     }
-    if ends_connection(answer, asked) {
+    if has_reflected || ends_connection(answer, asked) {
         headers.insert(CONNECTION, HeaderValue::from_static("close"));
     }
     if is_switched {
@@ -79,7 +86,7 @@ pub(crate) fn anew(answer: &Parts, asked: &Asked, mask: &Mask) -> Result<Respons
     let mut head = Response::new(());
     *head.status_mut() = answer.status;
     *head.headers_mut() = headers;
-    Ok(head)
+    Ok((head, has_reflected))
 }
 
 /// Whether nothing can be asked on the server's connection behind this answer: it says so, or its body ends with it.
@@ -111,8 +118,8 @@ mod tests {
         for (name, value) in headers {
             answer = answer.header(*name, *value);
         }
-        let mask = Mask::all(&[Secret::from("secret-token-1".to_owned())]).unwrap();
-        let anew =
+        let mask = Mask::all(&[Secret::from("secret-token-0123".to_owned())]).unwrap();
+        let (anew, _) =
             anew(&answer.body(()).unwrap().into_parts().0, asked, &mask).map_err(|refusal| refusal.cause)?;
         let lines = anew.headers().iter().map(|(name, value)| format!("{name}: {}", value.to_str().unwrap()));
         Ok(lines.collect())
@@ -121,16 +128,16 @@ mod tests {
     #[test]
     fn a_credential_in_a_head_is_masked() {
         let headers = [
-            ("location", "https://a.org/?token=secret-token-1&x"),
-            ("x-echo", "Basic dTpzZWNyZXQtdG9rZW4tMQ=="),
-            ("secret-token-1", "x"),
+            ("location", "https://a.org/?token=secret-token-0123&x"),
+            ("x-echo", "Basic dTpzZWNyZXQtdG9rZW4tMDEyMw=="),
+            ("secret-token-0123", "x"),
             ("set-cookie", "a=b"),
             ("content-length", "0"),
         ];
         let lines = of(302, &headers, &asked()).unwrap();
-        assert_eq!(lines[0], "location: https://a.org/?token=**************&x");
+        assert_eq!(lines[0], "location: https://a.org/?token=*****************&x");
         assert!(lines[1].starts_with("x-echo: Basic d") && lines[1].contains("******"), "{lines:?}");
-        assert_eq!(lines[2..], ["set-cookie: a=b"]);
+        assert_eq!(lines[2..], ["set-cookie: a=b", "connection: close"]);
     }
 
     #[test]

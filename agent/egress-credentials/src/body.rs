@@ -1,17 +1,31 @@
 //! Bodies: a client's on its way to the server, a server's without credentials on its way back.
 
-use crate::mask::{Mask, Pieces};
+use crate::{
+    exchange::{BEHIND_A_CREDENTIAL, Exchange},
+    mask::Pieces,
+    taken::Failure,
+};
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use std::{
     pin::Pin,
-    sync::Arc,
+    rc::Rc,
     task::{Context, Poll, ready},
 };
 
 /// A client's body, without trailers.
-pub(crate) struct Forwarded(pub(crate) Incoming);
+pub(crate) struct Forwarded {
+    body: Incoming,
+    /// It is under way for as long as this is.
+    _exchange: Rc<Exchange>,
+}
+
+impl Forwarded {
+    pub(crate) fn new(body: Incoming, exchange: Rc<Exchange>) -> Self {
+        Self { body, _exchange: exchange }
+    }
+}
 
 impl Body for Forwarded {
     type Data = Bytes;
@@ -22,7 +36,7 @@ impl Body for Forwarded {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         loop {
-            match ready!(Pin::new(&mut self.0).poll_frame(cx)) {
+            match ready!(Pin::new(&mut self.body).poll_frame(cx)) {
                 Some(Ok(frame)) if frame.is_data() => return Poll::Ready(Some(Ok(frame))),
                 // Trailers could be headers that nobody judged.
                 Some(Ok(_)) => {}
@@ -32,11 +46,11 @@ impl Body for Forwarded {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.0.is_end_stream()
+        self.body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.0.size_hint()
+        self.body.size_hint()
     }
 }
 
@@ -51,8 +65,10 @@ pub(crate) enum Sent {
 /// A server's body.
 pub(crate) struct Masked {
     body: Incoming,
-    mask: Arc<Mask>,
+    exchange: Rc<Exchange>,
     pieces: Pieces,
+    /// Bytes that may go on, once a credential was in it.
+    left: u64,
 }
 
 impl Sent {
@@ -64,25 +80,33 @@ impl Sent {
         Self::Text(Bytes::new())
     }
 
-    pub(crate) fn masked(body: Incoming, mask: Arc<Mask>) -> Self {
-        Self::Masked(Box::new(Masked { body, mask, pieces: Pieces::default() }))
+    pub(crate) fn masked(body: Incoming, exchange: Rc<Exchange>) -> Self {
+        let left = BEHIND_A_CREDENTIAL;
+        Self::Masked(Box::new(Masked { body, exchange, pieces: Pieces::default(), left }))
     }
 }
 
 impl Masked {
-    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, hyper::Error>>> {
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Failure>>> {
         loop {
             let piece = match ready!(Pin::new(&mut self.body).poll_frame(cx)) {
                 Some(Ok(frame)) => match frame.into_data() {
-                    Ok(data) => self.pieces.push_lines(&self.mask, &data),
+                    Ok(data) => self.pieces.push_lines(&self.exchange.hosts().mask, &data),
                     Err(_) => continue,
                 },
-                Some(Err(error)) => return Poll::Ready(Some(Err(error))),
+                Some(Err(error)) => return Poll::Ready(Some(Err(error.into()))),
                 None => match self.pieces.finish() {
                     last if last.is_empty() => return Poll::Ready(None),
                     last => last,
                 },
             };
+            if self.pieces.found() > 0 {
+                self.exchange.reflects();
+                match self.left.checked_sub(piece.len() as u64) {
+                    Some(left) => self.left = left,
+                    None => return Poll::Ready(Some(Err("too much is behind a credential".into()))),
+                }
+            }
             if !piece.is_empty() {
                 return Poll::Ready(Some(Ok(piece.into())));
             }
@@ -92,12 +116,12 @@ impl Masked {
 
 impl Body for Sent {
     type Data = Bytes;
-    type Error = hyper::Error;
+    type Error = Failure;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, Failure>>> {
         match &mut *self {
             Self::Text(text) if text.is_empty() => Poll::Ready(None),
             Self::Text(text) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(text))))),

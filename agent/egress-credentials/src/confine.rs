@@ -51,15 +51,17 @@ pub(crate) fn hide() -> Result<(), Error> {
     setrlimit(Resource::RLIMIT_CORE, 0, 0).map_err(limit)
 }
 
-/// Gives up everything but what the role needs, for good.
+/// Gives up everything but what the role needs, for good. How many bytes of memory it may have then.
 ///
 /// # Errors
 /// [`Error`]; the process must then end. A kernel without Landlock is no error, but is said in the log.
-pub(crate) fn enter() -> Result<(), Error> {
+pub(crate) fn enter() -> Result<u64, Error> {
     caps::drop_all()?;
     let limit = |errno: nix::Error| Error::Limit(errno.into());
+    let (_, memory) = getrlimit(Resource::RLIMIT_DATA).map_err(limit)?;
+    let memory = memory.min(MEMORY);
     for (what, most) in [
-        (Resource::RLIMIT_DATA, MEMORY),
+        (Resource::RLIMIT_DATA, memory),
         (Resource::RLIMIT_NOFILE, DESCRIPTORS),
         // How much it has to do is its container's doing.
         (Resource::RLIMIT_NICE, 0),
@@ -82,5 +84,6 @@ pub(crate) fn enter() -> Result<(), Error> {
         );
     }
     let calls = seccomp::Policy::credentials_list()?.signalling_only(std::process::id());
-    Ok(seccomp::Filter::compile(&calls)?.load()?)
+    seccomp::Filter::compile(&calls)?.load()?;
+    Ok(memory)
 }

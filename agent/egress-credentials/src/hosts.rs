@@ -9,16 +9,18 @@ use ringfence_wire::{
     credentials::{CredentialPlace, HostCredential, SHORTEST},
     egress::EgressCause,
 };
-use std::{cell::RefCell, rc::Rc, sync::Arc};
-use tokio::sync::watch;
+use std::{cell::RefCell, collections::BTreeMap, rc::Rc};
 use zeroize::Zeroizing;
+
+/// Connections to a host in which a credential may come back: which guess was right could be read off each.
+pub(crate) const MOST_REFLECTIONS: u32 = 8;
 
 /// Why a credential cannot be put in.
 #[derive(Debug, thiserror::Error)]
 pub enum Unfit {
     /// It would be found everywhere.
     #[error(
-        "the credential of {0} has fewer than {SHORTEST} characters, so that it cannot be kept from coming back"
+        "the credential of {0} has fewer than {SHORTEST} characters, so that it could be guessed from what is kept from coming back: use a token that a service made"
     )]
     Short(String),
     /// It would not be found in each of its spellings, or is cut where lines end.
@@ -100,8 +102,9 @@ pub(crate) struct Hosts {
     hosts: RefCell<Vec<Rc<Host>>>,
     /// How all credentials are kept from coming back, whichever host answers: one may show what another was sent. What is taken out
     /// of the rules is looked for as well.
-    pub(crate) mask: Arc<Mask>,
-    changed: watch::Sender<()>,
+    pub(crate) mask: Mask,
+    /// Connections to each host and port in which one came back. No rules take any off.
+    reflections: RefCell<BTreeMap<(String, u16), u32>>,
 }
 
 impl Hosts {
@@ -114,8 +117,8 @@ impl Hosts {
         let hosts = hosts.into_iter().map(|(rules, secret)| Host::new(rules, &secret).map(Rc::new));
         // Each is one that can be looked for: then all of them.
         let hosts = RefCell::new(hosts.collect::<Result<_, _>>()?);
-        let mask = Arc::new(Mask::all(&secrets).ok_or(Unfit::Together)?);
-        Ok(Self { hosts, mask, changed: watch::Sender::new(()) })
+        let mask = Mask::all(&secrets).ok_or(Unfit::Together)?;
+        Ok(Self { hosts, mask, reflections: RefCell::default() })
     }
 
     /// A host at a port.
@@ -147,13 +150,34 @@ impl Hosts {
         });
         let renewed = renewed.collect();
         *hosts = renewed;
-        drop(hosts);
-        self.changed.send_replace(());
     }
 
-    /// Says when the rules are others.
-    pub(crate) fn changes(&self) -> watch::Receiver<()> {
-        self.changed.subscribe()
+    /// A credential came back in a connection to it.
+    pub(crate) fn count_reflection(&self, host: &str, port: u16) {
+        let mut all = self.reflections.borrow_mut();
+        let count = all.entry((host.to_owned(), port)).or_default();
+        *count = count.saturating_add(1);
+        if *count == MOST_REFLECTIONS {
+            tracing::warn!(
+                "{host}:{port} sent a credential back in {MOST_REFLECTIONS} connections, and is asked for nothing more"
+            );
+        }
+    }
+
+    /// Whether a host may be asked for anything: with the credential or without, its answers are searched for all of them.
+    ///
+    /// # Errors
+    /// Credentials came back from it too often.
+    pub(crate) fn may_answer(&self, host: &str, port: u16) -> Result<(), Refusal> {
+        let all = self.reflections.borrow();
+        let count = all.get(&(host.to_owned(), port)).copied().unwrap_or_default();
+        if count < MOST_REFLECTIONS {
+            return Ok(());
+        }
+        let reason = format!(
+            "a credential came back from it in {MOST_REFLECTIONS} connections, from which it could be guessed: start the container again, and allow no request whose answer has it"
+        );
+        Err(Refusal::new(EgressCause::Reflects, &reason))
     }
 }
 
@@ -175,7 +199,8 @@ mod tests {
     }
 
     fn header(place: CredentialPlace) -> (String, String) {
-        let host = Host::new(rules("a.org", place), &Secret::from("secret-token".to_owned())).unwrap();
+        let host =
+            Host::new(rules("a.org", place), &Secret::from("secret-token-of-a-service".to_owned())).unwrap();
         assert!(!format!("{:?}", host.value).contains("secret"));
         (host.value.0.to_string(), host.value.1.to_str().unwrap().to_owned())
     }
@@ -183,15 +208,17 @@ mod tests {
     #[test]
     fn a_credential_has_the_form_that_its_place_asks_for() {
         let of = |name: &str, value: &str| (name.to_owned(), value.to_owned());
-        assert_eq!(header(CredentialPlace::Bearer), of("authorization", "Bearer secret-token"));
+        assert_eq!(header(CredentialPlace::Bearer), of("authorization", "Bearer secret-token-of-a-service"));
         let basic = CredentialPlace::basic("me").unwrap();
-        assert_eq!(header(basic), of("authorization", "Basic bWU6c2VjcmV0LXRva2Vu"));
+        assert_eq!(header(basic), of("authorization", "Basic bWU6c2VjcmV0LXRva2VuLW9mLWEtc2VydmljZQ=="));
         let own = CredentialPlace::header("PRIVATE-TOKEN").unwrap();
-        assert_eq!(header(own), of("private-token", "secret-token"));
-        let short = Host::new(rules("a.org", CredentialPlace::Bearer), &Secret::from("short".to_owned()));
-        assert!(matches!(short, Err(Unfit::Short(_))));
+        assert_eq!(header(own), of("private-token", "secret-token-of-a-service"));
+        let of_length = |length| {
+            Host::new(rules("a.org", CredentialPlace::Bearer), &Secret::from("k".repeat(length))).map(drop)
+        };
+        assert!(matches!(of_length(15), Err(Unfit::Short(_))) && of_length(16).is_ok());
         let basic = CredentialPlace::basic("me").unwrap();
-        for text in ["two\nlines", "schl\u{fc}ssel-wort"] {
+        for text in ["two\nlines of a text", "schl\u{fc}ssel-wort-lang"] {
             let unfit = Host::new(rules("a.org", basic.clone()), &Secret::from(text.to_owned()));
             assert!(matches!(unfit, Err(Unfit::Unprintable(_))), "{text}");
         }
@@ -203,15 +230,17 @@ mod tests {
 
     #[test]
     fn what_any_host_answers_is_searched_for_the_credentials_of_all() {
-        let hosts =
-            Hosts::new(vec![of("a.org", "secret-of-a".to_owned()), of("b.org", "secret-of-b".to_owned())])
-                .unwrap();
+        let hosts = Hosts::new(vec![
+            of("a.org", "secret-token-of-a".to_owned()),
+            of("b.org", "secret-token-of-b".to_owned()),
+        ])
+        .unwrap();
         // Also for one that is in the rules no more.
         hosts.replace(&[rules("a.org", CredentialPlace::Bearer)]);
-        for key in ["secret-of-a", "secret-of-b"] {
+        for key in ["secret-token-of-a", "secret-token-of-b"] {
             assert!(hosts.mask.masked(key.as_bytes()).is_some(), "{key}");
         }
-        assert!(hosts.mask.masked(b"secret-of-c").is_none(), "the control");
+        assert!(hosts.mask.masked(b"secret-token-of-c").is_none(), "the control");
     }
 
     #[test]
@@ -229,7 +258,7 @@ mod tests {
 
     #[test]
     fn other_rules_give_no_host_a_credential_that_it_had_not() {
-        let secret = || Secret::from("secret-token".to_owned());
+        let secret = || Secret::from("secret-token-of-a-service".to_owned());
         let hosts = Hosts::new(vec![
             (rules("a.org", CredentialPlace::Bearer), secret()),
             (rules("b.org", CredentialPlace::Bearer), secret()),

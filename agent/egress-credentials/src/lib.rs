@@ -7,6 +7,7 @@
 //! | `hosts` | the hosts, each with its rules, its credential and its certificate |
 //! | `authority` | the container's own certificate authority |
 //! | `taken` | one connection, from its handshake to its end |
+//! | `exchange` | a request and its answer, and what ends them before their time |
 //! | `server` | its other side: TLS to the server that the egress worker dialled |
 //! | `request`, `answer` | heads as they are written anew; pure |
 //! | `disguise` | what has some servers take a request for another one; pure |
@@ -29,6 +30,7 @@ mod authority;
 mod body;
 mod confine;
 mod disguise;
+mod exchange;
 mod hosts;
 mod link;
 mod mask;

@@ -3,7 +3,10 @@
 //! An egress worker reads what containers and servers say, and may be taken over: what it says here is bounded, and what does not
 //! fit ends the link, and with it its connections.
 
-use crate::taken::{Shared, Taken, Went, serve};
+use crate::{
+    stream::{Handed, Socket},
+    taken::{Shared, Taken, Went, serve},
+};
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use ringfence_wire::{
     credentials::{FromLink, MAX_TAKE, Take, TakenRefusal},
@@ -15,7 +18,7 @@ use rustix::net::{AddressFamily, RecvFlags, ReturnFlags, SocketType, sockopt};
 use serde::{Serialize, de::DeserializeOwned};
 use std::{
     collections::VecDeque,
-    io, net,
+    io,
     os::{
         fd::{AsFd, OwnedFd},
         unix,
@@ -25,7 +28,7 @@ use std::{
 use tokio::{
     io::{AsyncWriteExt, Interest},
     net::{
-        TcpStream, UnixStream,
+        UnixStream,
         unix::{OwnedReadHalf, OwnedWriteHalf},
     },
     sync::mpsc,
@@ -36,15 +39,26 @@ use tokio::{
 const CHUNK: usize = 16 << 10;
 /// Most descriptors that wait for their message.
 const MOST_DESCRIPTORS: usize = 16;
-/// Connections at once: each has two sockets, and at most a quarter of a megabyte.
-pub(crate) const MOST_CONNECTIONS: usize = 256;
+/// Connections at once, where there is memory for them: each has two sockets.
+const MOST_CONNECTIONS: usize = 256;
+/// Bytes that a connection takes beside what is looked for in its answers: what TLS and HTTP keep of both sides.
+const CONNECTION: u64 = 256 << 10;
+/// Bytes that the process takes beside its connections.
+const PROCESS: u64 = 24 << 20;
+
+/// How many connections there may be, in so many bytes of memory, of which the mask takes so many for each of them.
+pub(crate) fn most_connections(memory: u64, mask: u64) -> usize {
+    let most = memory.saturating_sub(PROCESS) / CONNECTION.saturating_add(mask);
+    // Fewer are no use to anybody.
+    usize::try_from(most).unwrap_or(MOST_CONNECTIONS).clamp(4, MOST_CONNECTIONS)
+}
 
 /// Messages of one socket, whole.
 pub(crate) struct Messages {
     socket: OwnedReadHalf,
     most: usize,
     bytes: Vec<u8>,
-    descriptors: VecDeque<OwnedFd>,
+    descriptors: VecDeque<Handed>,
 }
 
 impl Messages {
@@ -85,7 +99,7 @@ impl Messages {
     }
 
     /// The next descriptor that came beside a message: as many as belong to it are taken right behind it.
-    pub(crate) fn descriptor(&mut self) -> Option<OwnedFd> {
+    pub(crate) fn descriptor(&mut self) -> Option<Handed> {
         self.descriptors.pop_front()
     }
 
@@ -99,7 +113,7 @@ impl Messages {
             return Err(io::Error::other("more descriptors than there is room for"));
         }
         self.bytes.extend_from_slice(chunk.get(..received.bytes).unwrap_or_default());
-        self.descriptors.extend(received.descriptors);
+        self.descriptors.extend(received.descriptors.into_iter().map(Handed::from));
         Ok(received.bytes)
     }
 }
@@ -124,7 +138,7 @@ pub(crate) async fn connections(shared: Rc<Shared>, link: OwnedFd) -> Result<(),
             while taken.try_join_next().is_some() {}
             let said = STANDARD.decode(said).map_err(|error| FrameError::Io(io::Error::other(error)))?;
             let tell = tell.clone();
-            if taken.len() >= MOST_CONNECTIONS {
+            if taken.len() >= shared.most_connections {
                 let reason =
                     "the container has as many connections to hosts with credentials as it may".to_owned();
                 let refused = TakenRefusal { cause: EgressCause::Full, reason };
@@ -135,7 +149,7 @@ pub(crate) async fn connections(shared: Rc<Shared>, link: OwnedFd) -> Result<(),
                 }
                 continue;
             }
-            let (client, server) = (socket(client)?, socket(server)?);
+            let (client, server) = (socket(&client)?, socket(&server)?);
             let shared = Rc::clone(&shared);
             taken.spawn_local(async move {
                 let went = serve(shared, Taken { host, port, said, client, server }).await;
@@ -163,17 +177,15 @@ fn over(id: u64, went: Went) -> FromLink {
 }
 
 /// A connected TCP socket, and nothing else that would be waited for in the same way.
-fn socket(descriptor: OwnedFd) -> Result<TcpStream, FrameError> {
-    if !is_connection(&descriptor).map_err(|errno| FrameError::Io(errno.into()))? {
+fn socket(descriptor: &Handed) -> Result<Socket, FrameError> {
+    if !is_connection(descriptor).map_err(|errno| FrameError::Io(errno.into()))? {
         return Err(FrameError::Io(io::Error::other("a connection that is none")));
     }
-    let socket = net::TcpStream::from(descriptor);
-    socket.set_nonblocking(true).map_err(FrameError::Io)?;
-    let _ = socket.set_nodelay(true);
-    TcpStream::from_std(socket).map_err(FrameError::Io)
+    Socket::new(descriptor).map_err(FrameError::Io)
 }
 
-fn is_connection(socket: &OwnedFd) -> rustix::io::Result<bool> {
+fn is_connection(socket: impl AsFd) -> rustix::io::Result<bool> {
+    let socket = socket.as_fd();
     let is_inet = matches!(sockopt::socket_domain(socket)?, AddressFamily::INET | AddressFamily::INET6);
     let is_stream = sockopt::socket_type(socket)? == SocketType::STREAM;
     Ok(is_inet && is_stream && !sockopt::socket_acceptconn(socket)?)
@@ -201,15 +213,27 @@ async fn write(socket: &mut OwnedWriteHalf, message: &impl Serialize) -> io::Res
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::net;
 
     #[test]
     fn only_connections_are_taken() {
         let listener = net::TcpListener::bind("127.0.0.1:0").unwrap();
         let connected = net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        assert_eq!(is_connection(&connected.into()), Ok(true), "the control");
-        assert_eq!(is_connection(&listener.into()), Ok(false));
-        assert_eq!(is_connection(&unix::net::UnixStream::pair().unwrap().0.into()), Ok(false));
-        assert_eq!(is_connection(&net::UdpSocket::bind("127.0.0.1:0").unwrap().into()), Ok(false));
-        assert!(is_connection(&io::pipe().unwrap().0.into()).is_err());
+        assert_eq!(is_connection(OwnedFd::from(connected)), Ok(true), "the control");
+        assert_eq!(is_connection(OwnedFd::from(listener)), Ok(false));
+        assert_eq!(is_connection(unix::net::UnixStream::pair().unwrap().0), Ok(false));
+        assert_eq!(is_connection(net::UdpSocket::bind("127.0.0.1:0").unwrap()), Ok(false));
+        assert!(is_connection(io::pipe().unwrap().0).is_err());
+    }
+
+    #[test]
+    fn there_are_as_many_connections_as_there_is_memory_for() {
+        assert_eq!(most_connections(256 << 20, 10 << 10), MOST_CONNECTIONS, "an ordinary token");
+        for (memory, mask) in [(128 << 20, 600 << 10), (64 << 20, 600 << 10), (64 << 20, 1 << 10)] {
+            let most = most_connections(memory, mask);
+            let taken = PROCESS + most as u64 * (CONNECTION + mask);
+            assert!(most < MOST_CONNECTIONS && taken <= memory, "{most} of {mask} in {memory}");
+        }
+        assert_eq!(most_connections(1 << 20, 1 << 20), 4);
     }
 }

@@ -3,8 +3,9 @@
 use crate::{
     authority::{self, Authority},
     confine,
+    exchange::Exchanges,
     hosts::{Hosts, Unfit},
-    link::{Messages, connections, write_all},
+    link::{Messages, connections, most_connections, write_all},
     refusal::printable,
     server,
     taken::Shared,
@@ -120,7 +121,7 @@ fn serve(core: &UnixStream) -> Result<(), Error> {
     // What is read of files, or made, is read and made now.
     let trusted = server::trusted().map_err(Error::Roots)?;
     let (new, kept) = authority::make_key()?;
-    confine::enter()?;
+    let memory = confine::enter()?;
     let (key, kept) = match earlier.map(|earlier| (authority::kept_key(&earlier), earlier)) {
         Some((Ok(key), earlier)) => (key, earlier),
         Some((Err(error), _)) => {
@@ -142,7 +143,8 @@ fn serve(core: &UnixStream) -> Result<(), Error> {
             Secret::from_descriptor(descriptor).map_err(|error| Error::Secret(rules.host.clone(), error))?;
         Ok((rules, secret))
     });
-    let hosts = Hosts::new(hosts.collect::<Result<_, Error>>()?)?;
+    let hosts = Rc::new(Hosts::new(hosts.collect::<Result<_, Error>>()?)?);
+    let most_connections = most_connections(memory, hosts.mask.memory());
     let ready = FromCredentials::Ready { certificate };
     conn.send_with_descriptors(&ready, &[kept.as_fd()]).map_err(Error::Link)?;
     // The core has it from here on.
@@ -150,7 +152,15 @@ fn serve(core: &UnixStream) -> Result<(), Error> {
     core.set_nonblocking(true).map_err(Error::Io)?;
     let core = core.try_clone().map_err(Error::Io)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Error::Io)?;
-    let shared = Rc::new(Shared { profile: start.profile, hosts, authority, trusted });
+    let shared = Shared {
+        profile: start.profile,
+        hosts,
+        exchanges: Exchanges::default(),
+        most_connections,
+        authority,
+        trusted,
+    };
+    let shared = Rc::new(shared);
     LocalSet::new().block_on(&runtime, obey(shared, core))
 }
 
@@ -213,6 +223,7 @@ async fn follow(
         match order {
             ToCredentials::Link { id } => {
                 let link = orders.descriptor().ok_or(Error::Descriptors)?;
+                let link = link.as_fd().try_clone_to_owned().map_err(Error::Io)?;
                 let (shared, tell) = (Rc::clone(shared), tell.clone());
                 // The connections of the worker before end with it.
                 let served = tokio::task::spawn_local(async move {
@@ -229,7 +240,7 @@ async fn follow(
                 }
             }
             ToCredentials::Rules { id, hosts } => {
-                shared.hosts.replace(&hosts);
+                shared.exchanges.replace_rules(&shared.hosts, &hosts);
                 let _ = tell.send(FromCredentials::InForce { id });
             }
             ToCredentials::Stop => return Ok(()),

@@ -4,7 +4,7 @@ use crate::{
     authority::ALPN,
     body::Forwarded,
     refusal::Refusal,
-    stream::{Counted, Counts},
+    stream::{Counted, Counts, Socket},
 };
 use hyper::client::conn::http1::{self, Connection, SendRequest};
 use hyper_util::rt::TokioIo;
@@ -16,7 +16,7 @@ use rustls::{
     pki_types::ServerName,
 };
 use std::{sync::Arc, time::Duration};
-use tokio::{net::TcpStream, time::timeout};
+use tokio::time::timeout;
 use tokio_rustls::{TlsConnector, client::TlsStream};
 
 /// How long a server may take for its handshake.
@@ -52,7 +52,7 @@ pub(crate) type Served = Connection<TokioIo<TlsStream<Counted>>, Forwarded>;
 pub(crate) async fn open(
     trusted: &Arc<ClientConfig>,
     host: &str,
-    socket: TcpStream,
+    socket: Socket,
     counts: Arc<Counts>,
 ) -> Result<(SendRequest<Forwarded>, Served), Refusal> {
     let name = ServerName::try_from(host.to_owned())

@@ -2,11 +2,12 @@
 
 use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt::set_socket_linger};
 use std::{
-    io,
+    io, net,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
     pin::Pin,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     task::{Context, Poll, ready},
 };
@@ -46,34 +47,68 @@ fn poll_send(socket: &TcpStream, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io:
     }
 }
 
-/// The worker could have its close wait for what was not sent.
-fn linger_no_more(socket: &TcpStream) {
+/// The worker could have a close wait for what was not sent, up to hours, and closes its own copy first: whatever it handed over is
+/// closed by way of this.
+fn linger_no_more(socket: impl AsFd) {
     let _ = set_socket_linger(socket, None);
 }
 
-impl Drop for Said {
-    fn drop(&mut self) {
-        linger_no_more(&self.socket);
+/// A descriptor, as it was handed over.
+pub(crate) struct Handed(OwnedFd);
+
+impl From<OwnedFd> for Handed {
+    fn from(descriptor: OwnedFd) -> Self {
+        Self(descriptor)
     }
 }
 
-impl Drop for Counted {
-    fn drop(&mut self) {
-        linger_no_more(&self.socket);
+impl AsFd for Handed {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 }
 
+impl Drop for Handed {
+    fn drop(&mut self) {
+        linger_no_more(&self.0);
+    }
+}
+
+/// A socket that was handed over.
+pub(crate) struct Socket(TcpStream);
+
+impl Socket {
+    /// A TCP socket.
+    ///
+    /// # Errors
+    /// There are too many descriptors, or nothing can wait for it.
+    pub(crate) fn new(handed: &Handed) -> io::Result<Self> {
+        // What was handed over is closed last of both, whatever fails.
+        let socket = net::TcpStream::from(handed.0.try_clone()?);
+        socket.set_nonblocking(true)?;
+        let _ = socket.set_nodelay(true);
+        TcpStream::from_std(socket).map(Self)
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        linger_no_more(&self.0);
+    }
+}
 /// A client's socket, behind what the egress worker took of it.
 pub(crate) struct Said {
     said: Vec<u8>,
     /// Of that, so much was read.
     read: usize,
-    socket: TcpStream,
+    socket: Socket,
+    /// What says that nothing goes on.
+    counts: Arc<Counts>,
 }
 
 impl Said {
-    pub(crate) fn new(said: Vec<u8>, socket: TcpStream) -> Self {
-        Self { said, read: 0, socket }
+    pub(crate) fn new(said: Vec<u8>, socket: Socket, counts: Arc<Counts>) -> Self {
+        Self { said, read: 0, socket, counts }
     }
 }
 
@@ -84,12 +119,13 @@ impl AsyncRead for Said {
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let this = &mut *self;
+        this.counts.goes_on()?;
         let left = this.said.get(this.read..).unwrap_or_default();
         if left.is_empty() {
             if !this.said.is_empty() {
                 (this.said, this.read) = (Vec::new(), 0);
             }
-            return poll_receive(&this.socket, cx, into);
+            return poll_receive(&this.socket.0, cx, into);
         }
         let count = left.len().min(into.remaining());
         into.put_slice(left.get(..count).unwrap_or_default());
@@ -100,23 +136,25 @@ impl AsyncRead for Said {
 
 impl AsyncWrite for Said {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        poll_send(&self.socket, cx, bytes)
+        self.counts.goes_on()?;
+        poll_send(&self.socket.0, cx, bytes)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.socket).poll_flush(cx)
+        Pin::new(&mut self.socket.0).poll_flush(cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.socket).poll_shutdown(cx)
+        Pin::new(&mut self.socket.0).poll_shutdown(cx)
     }
 }
 
-/// Bytes to and from a server.
+/// Bytes to and from a server, and whether there may be more.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
     sent: AtomicU64,
     received: AtomicU64,
+    is_cut: AtomicBool,
 }
 
 impl Counts {
@@ -124,16 +162,30 @@ impl Counts {
     pub(crate) fn both(&self) -> (u64, u64) {
         (self.sent.load(Ordering::Relaxed), self.received.load(Ordering::Relaxed))
     }
+
+    /// No byte more is read or written, on either side.
+    pub(crate) fn cut(&self) {
+        self.is_cut.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether that is so.
+    pub(crate) fn is_cut(&self) -> bool {
+        self.is_cut.load(Ordering::Relaxed)
+    }
+
+    fn goes_on(&self) -> io::Result<()> {
+        if self.is_cut() { Err(io::ErrorKind::ConnectionAborted.into()) } else { Ok(()) }
+    }
 }
 
 /// A server's socket.
 pub(crate) struct Counted {
-    socket: TcpStream,
+    socket: Socket,
     counts: Arc<Counts>,
 }
 
 impl Counted {
-    pub(crate) fn new(socket: TcpStream, counts: Arc<Counts>) -> Self {
+    pub(crate) fn new(socket: Socket, counts: Arc<Counts>) -> Self {
         Self { socket, counts }
     }
 }
@@ -141,7 +193,8 @@ impl Counted {
 impl AsyncRead for Counted {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = into.filled().len();
-        ready!(poll_receive(&self.socket, cx, into))?;
+        self.counts.goes_on()?;
+        ready!(poll_receive(&self.socket.0, cx, into))?;
         self.counts.received.fetch_add((into.filled().len() - before) as u64, Ordering::Relaxed);
         Poll::Ready(Ok(()))
     }
@@ -149,17 +202,18 @@ impl AsyncRead for Counted {
 
 impl AsyncWrite for Counted {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let count = ready!(poll_send(&self.socket, cx, bytes))?;
+        self.counts.goes_on()?;
+        let count = ready!(poll_send(&self.socket.0, cx, bytes))?;
         self.counts.sent.fetch_add(count as u64, Ordering::Relaxed);
         Poll::Ready(Ok(count))
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.socket).poll_flush(cx)
+        Pin::new(&mut self.socket.0).poll_flush(cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.socket).poll_shutdown(cx)
+        Pin::new(&mut self.socket.0).poll_shutdown(cx)
     }
 }
 
@@ -167,7 +221,12 @@ impl AsyncWrite for Counted {
 mod tests {
     use super::*;
     use rustix::fs::{OFlags, fcntl_setfl};
-    use std::{io::Write, net, task::Waker};
+    use rustix::net::sockopt::socket_linger;
+    use std::{
+        io::Write,
+        task::Waker,
+        time::{Duration, Instant},
+    };
 
     #[tokio::test]
     async fn a_socket_that_somebody_has_made_block_does_not() {
@@ -176,12 +235,12 @@ mod tests {
         let mut theirs = listener.accept().unwrap().0;
         ours.set_nonblocking(true).unwrap();
         let other = ours.try_clone().unwrap();
-        let ours = TcpStream::from_std(ours).unwrap();
+        let ours = Socket::new(&Handed(ours.into())).unwrap();
         theirs.write_all(b"x").unwrap();
-        ours.readable().await.unwrap();
+        ours.0.readable().await.unwrap();
         fcntl_setfl(&other, OFlags::empty()).unwrap();
         let mut cx = Context::from_waker(Waker::noop());
-        let mut said = Said::new(Vec::new(), ours);
+        let mut said = Said::new(Vec::new(), ours, Arc::default());
         for expected in [true, false] {
             let mut bytes = [0; 8];
             let mut into = ReadBuf::new(&mut bytes);
@@ -194,5 +253,69 @@ mod tests {
             sent += count.unwrap();
             assert!(sent < 1 << 30, "nobody reads it");
         }
+    }
+
+    /// A connection whose close waits for what its other end does not read, and that other end.
+    fn lingering() -> (OwnedFd, net::TcpStream) {
+        let listener = net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut ours = net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let theirs = listener.accept().unwrap().0;
+        ours.set_nonblocking(true).unwrap();
+        while ours.write(&[0; 65_536]).is_ok() {}
+        ours.set_nonblocking(false).unwrap();
+        set_socket_linger(&ours, Some(Duration::from_secs(3600))).unwrap();
+        (ours.into(), theirs)
+    }
+
+    #[tokio::test]
+    async fn whatever_was_handed_over_is_closed_at_once() {
+        let within = |close: &dyn Fn(OwnedFd)| {
+            let (ours, _theirs) = lingering();
+            let kept = ours.try_clone().unwrap();
+            assert!(socket_linger(&kept).unwrap().is_some(), "the control");
+            close(ours);
+            // The one file of both: without its reset this waits for an hour.
+            assert_eq!(socket_linger(&kept).unwrap(), None);
+            let began = Instant::now();
+            drop(kept);
+            assert!(began.elapsed() < Duration::from_secs(60));
+        };
+        within(&|ours| drop(Handed::from(ours)));
+        within(&|ours| drop(Socket::new(&Handed::from(ours)).unwrap()));
+        let again = |socket: &Socket| set_socket_linger(&socket.0, Some(Duration::from_secs(3600))).unwrap();
+        within(&|ours| {
+            let socket = Socket::new(&Handed::from(ours)).unwrap();
+            again(&socket);
+            drop(Said::new(Vec::new(), socket, Arc::default()));
+        });
+        within(&|ours| {
+            let socket = Socket::new(&Handed::from(ours)).unwrap();
+            again(&socket);
+            drop(Counted::new(socket, Arc::default()));
+        });
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_was_cut_has_no_byte_more() {
+        let (ours, mut theirs) = {
+            let listener = net::TcpListener::bind("127.0.0.1:0").unwrap();
+            let ours = net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            (ours, listener.accept().unwrap().0)
+        };
+        theirs.write_all(b"x").unwrap();
+        let socket = Socket::new(&Handed::from(OwnedFd::from(ours))).unwrap();
+        socket.0.readable().await.unwrap();
+        let mut counted = Counted::new(socket, Arc::default());
+        let mut cx = Context::from_waker(Waker::noop());
+        assert!(
+            matches!(Pin::new(&mut counted).poll_write(&mut cx, b"x"), Poll::Ready(Ok(1))),
+            "the control"
+        );
+        counted.counts.cut();
+        let mut bytes = [0; 8];
+        let mut into = ReadBuf::new(&mut bytes);
+        assert!(matches!(Pin::new(&mut counted).poll_read(&mut cx, &mut into), Poll::Ready(Err(_))));
+        assert!(matches!(Pin::new(&mut counted).poll_write(&mut cx, b"x"), Poll::Ready(Err(_))));
+        assert_eq!(counted.counts.both(), (1, 0));
     }
 }

@@ -4,11 +4,12 @@ use crate::{
     answer::{self, Asked},
     authority::Authority,
     body::{Forwarded, Sent},
+    exchange::{Exchange, Exchanges, Line},
     hosts::Hosts,
     refusal::Refusal,
     request::{self, Anew},
     server,
-    stream::{Counts, Said},
+    stream::{Said, Socket},
     upgrade,
 };
 use hyper::{
@@ -27,12 +28,7 @@ use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
-use tokio::{
-    net::TcpStream,
-    sync::{Mutex, Notify},
-    task::JoinSet,
-    time::timeout,
-};
+use tokio::{sync::Mutex, task::JoinSet, time::timeout};
 use tokio_rustls::TlsAcceptor;
 
 /// How long a client may take for its handshake.
@@ -50,7 +46,11 @@ const MOST_HEADERS: usize = 128;
 pub(crate) struct Shared {
     /// Name of the profile, for what users are told.
     pub(crate) profile: String,
-    pub(crate) hosts: Hosts,
+    pub(crate) hosts: Rc<Hosts>,
+    /// What is under way by their rules.
+    pub(crate) exchanges: Exchanges,
+    /// Connections at once.
+    pub(crate) most_connections: usize,
     pub(crate) authority: Authority,
     pub(crate) trusted: Arc<ClientConfig>,
 }
@@ -60,39 +60,34 @@ pub(crate) struct Taken {
     pub(crate) host: String,
     pub(crate) port: u16,
     pub(crate) said: Vec<u8>,
-    pub(crate) client: TcpStream,
-    pub(crate) server: TcpStream,
+    pub(crate) client: Socket,
+    pub(crate) server: Socket,
 }
 
 /// How it went.
 pub(crate) struct Went {
     /// Bytes to the server and from it.
     pub(crate) bytes: (u64, u64),
-    /// The first that was refused.
+    /// A credential that came back, or else the first that was refused.
     pub(crate) refused: Option<TakenRefusal>,
 }
 
-type Failure = Box<dyn Error + Send + Sync>;
+pub(crate) type Failure = Box<dyn Error + Send + Sync>;
 
 /// What requests of one connection share.
 struct Connection {
     shared: Rc<Shared>,
-    host: String,
-    port: u16,
-    counts: Arc<Counts>,
+    line: Rc<Line>,
     /// Requests that came.
     requests: Cell<u64>,
-    refused: RefCell<Option<Refusal>>,
     /// The server: its socket until there is a request.
     server: Mutex<Server>,
     /// Ends with the connection: the server's side, WebSockets.
     tasks: RefCell<JoinSet<()>>,
-    /// The server ended the connection.
-    gone: Rc<Notify>,
 }
 
 enum Server {
-    Dialled(TcpStream),
+    Dialled(Socket),
     Open(SendRequest<Forwarded>),
     /// It was no server of the host.
     Refused(Refusal),
@@ -101,47 +96,50 @@ enum Server {
 /// Serves a connection until it is over.
 pub(crate) async fn serve(shared: Rc<Shared>, taken: Taken) -> Went {
     let Taken { host, port, said, client, server } = taken;
+    let line = Rc::new(Line::new(host, port));
     let connection = Rc::new(Connection {
         shared,
-        host,
-        port,
-        counts: Arc::default(),
+        line: Rc::clone(&line),
         requests: Cell::new(0),
-        refused: RefCell::default(),
         server: Mutex::new(Server::Dialled(server)),
         tasks: RefCell::default(),
-        gone: Rc::default(),
     });
-    if let Err(refusal) = Rc::clone(&connection).run(said, client).await {
-        connection.keep(&refusal);
-    }
-    // Nothing is asked of the server any more. A WebSocket goes on.
-    *connection.server.lock().await = Server::Refused(Refusal::new(EgressCause::Unreachable, "it is over"));
-    loop {
-        let mut tasks = std::mem::take(&mut *connection.tasks.borrow_mut());
-        if tasks.join_next().await.is_none() {
-            break;
+    let whole = async {
+        if let Err(refusal) = Rc::clone(&connection).run(said, client).await {
+            line.keep(&refusal);
         }
-        while tasks.join_next().await.is_some() {}
+        // Nothing is asked of the server any more. A WebSocket goes on.
+        let over = Refusal::new(EgressCause::Unreachable, "it is over");
+        *connection.server.lock().await = Server::Refused(over);
+        loop {
+            let mut tasks = std::mem::take(&mut *connection.tasks.borrow_mut());
+            if tasks.is_empty() {
+                break;
+            }
+            while tasks.join_next().await.is_some() {}
+        }
+    };
+    tokio::select! {
+        biased;
+        () = line.is_cut() => {}
+        () = whole => {}
     }
-    let refused = connection.refused.borrow().as_ref().map(Refusal::told);
-    Went { bytes: connection.counts.both(), refused }
+    let mut tasks = std::mem::take(&mut *connection.tasks.borrow_mut());
+    tasks.shutdown().await;
+    Went { bytes: line.counts.both(), refused: line.refused().as_ref().map(Refusal::told) }
 }
 
 impl Connection {
-    fn keep(&self, refusal: &Refusal) {
-        self.refused.borrow_mut().get_or_insert_with(|| refusal.clone());
-    }
-
-    async fn run(self: Rc<Self>, said: Vec<u8>, client: TcpStream) -> Result<(), Refusal> {
+    async fn run(self: Rc<Self>, said: Vec<u8>, client: Socket) -> Result<(), Refusal> {
         let Shared { hosts, authority, .. } = &*self.shared;
-        hosts.find(&self.host, self.port)?;
+        let Line { host, port, counts, .. } = &*self.line;
+        hosts.find(host, *port)?;
         let failed = |error| {
             tracing::error!("no certificate can be made: {error}");
             Refusal::new(EgressCause::Full, "no certificate can be made for it")
         };
-        let config = authority.serve_as(&self.host).map_err(failed)?;
-        let shaken = TlsAcceptor::from(config).accept(Said::new(said, client));
+        let config = authority.serve_as(host).map_err(failed)?;
+        let shaken = TlsAcceptor::from(config).accept(Said::new(said, client, Arc::clone(counts)));
         let tls = match timeout(HANDSHAKE, shaken).await {
             Ok(Ok(tls)) => tls,
             Ok(Err(error)) => return Err(not_shaken(&error)),
@@ -152,11 +150,11 @@ impl Connection {
             }
         };
         // The egress worker saw the same name; what is served is for it alone.
-        if tls.get_ref().1.server_name() != Some(self.host.as_str()) {
+        if tls.get_ref().1.server_name() != Some(host.as_str()) {
             let reason = "the ClientHello is for another server than the connection";
             return Err(Refusal::new(EgressCause::OtherName, reason));
         }
-        let (answering, gone) = (Rc::clone(&self), Rc::clone(&self.gone));
+        let (answering, last) = (Rc::clone(&self), self.line.ends_soon());
         let service = service_fn(move |request| {
             let connection = Rc::clone(&answering);
             async move { connection.answer(request).await }
@@ -172,7 +170,7 @@ impl Connection {
         let began = Instant::now();
         let ended = tokio::select! {
             ended = &mut served => ended,
-            () = gone.notified() => {
+            () = last.notified() => {
                 served.as_mut().graceful_shutdown();
                 served.await
             }
@@ -198,8 +196,8 @@ impl Connection {
         match Rc::clone(&self).forward(request).await {
             Ok(answer) => Ok(answer),
             Err(Unanswered::Refused(refusal)) => {
-                self.keep(&refusal);
-                Ok(refusal.answer(&self.shared.profile, &self.host, self.port))
+                self.line.keep(&refusal);
+                Ok(refusal.answer(&self.shared.profile, &self.line.host, self.line.port))
             }
             // The client sees what it would have seen: a connection that ended.
             Err(Unanswered::Gone(error)) => Err(error.into()),
@@ -209,20 +207,22 @@ impl Connection {
     async fn forward(self: Rc<Self>, mut request: Request<Incoming>) -> Result<Response<Sent>, Unanswered> {
         let on_client = hyper::upgrade::on(&mut request);
         let (parts, body) = request.into_parts();
-        // Rules may have changed since the last request.
-        let host = self.shared.hosts.find(&self.host, self.port)?;
-        let Anew { mut head, is_upgrade, has_credential } = request::anew(&parts, &host)?;
-        let takes_cookies = has_credential && !host.rules.cookies;
-        let asked = Asked { method: head.method().clone(), is_upgrade, takes_cookies };
-        request::frame(&mut head, &parts.headers, &body);
-        let answered = {
+        // What is refused is so before the server hears of the connection.
+        self.judge(&parts)?;
+        let (answered, exchange, asked) = {
             let mut server = self.server.lock().await;
             let sender = self.open(&mut server).await?;
             sender.ready().await.map_err(Unanswered::Gone)?;
-            sender.send_request(head.map(|()| Forwarded(body)))
+            // Rules may have changed while it was waited for. Nothing is waited for between this and what is told the server.
+            let (mut anew, takes_cookies) = self.judge(&parts)?;
+            request::frame(&mut anew.head, &parts.headers, &body);
+            let Anew { head, is_upgrade, has_credential } = anew;
+            let asked = Asked { method: head.method().clone(), is_upgrade, takes_cookies };
+            let Shared { exchanges, hosts, .. } = &*self.shared;
+            let exchange = exchanges.begin((parts, has_credential), &self.line, hosts);
+            let body = Forwarded::new(body, Rc::clone(&exchange));
+            (sender.send_request(head.map(|()| body)), exchange, asked)
         };
-        // Whoever asked for a WebSocket is judged again when rules change.
-        let asking = is_upgrade.then_some((parts, has_credential));
         let mut answer = answered.await.map_err(|error| {
             if error.is_parse() {
                 let reason = format!("the server does not answer in HTTP/1.1: {error}");
@@ -230,17 +230,33 @@ impl Connection {
             }
             Unanswered::Gone(error)
         })?;
-        let on_server = is_upgrade.then(|| hyper::upgrade::on(&mut answer));
+        let on_server = asked.is_upgrade.then(|| hyper::upgrade::on(&mut answer));
         let (parts, body) = answer.into_parts();
-        let mask = &self.shared.hosts.mask;
-        let head = answer::anew(&parts, &asked, mask)?;
+        let (head, has_reflected) = answer::anew(&parts, &asked, &self.shared.hosts.mask)?;
+        if has_reflected {
+            exchange.reflects();
+        }
         if head.status() == hyper::StatusCode::SWITCHING_PROTOCOLS {
-            if let (Some(on_server), Some(asking)) = (on_server, asking) {
-                self.join(asking, on_client, on_server);
+            if has_reflected {
+                let reason = "the server opened a WebSocket with a credential in its answer";
+                return Err(Refusal::new(EgressCause::Reflects, reason).into());
+            }
+            if let Some(on_server) = on_server {
+                self.join(exchange, on_client, on_server);
             }
             return Ok(head.map(|()| Sent::nothing()));
         }
-        Ok(head.map(|()| Sent::masked(body, Arc::clone(mask))))
+        Ok(head.map(|()| Sent::masked(body, exchange)))
+    }
+
+    /// A request as it goes on by the rules that are in force, and whether cookies are taken out of its answer.
+    fn judge(&self, parts: &Parts) -> Result<(Anew, bool), Refusal> {
+        let Line { host, port, .. } = &*self.line;
+        self.shared.hosts.may_answer(host, *port)?;
+        let host = self.shared.hosts.find(host, *port)?;
+        let anew = request::anew(parts, &host)?;
+        let takes_cookies = anew.has_credential && !host.rules.cookies;
+        Ok((anew, takes_cookies))
     }
 
     /// The server, with which TLS is spoken once there is a request.
@@ -257,16 +273,16 @@ impl Connection {
         }
     }
 
-    async fn shake(&self, socket: TcpStream) -> Server {
-        let counts = Arc::clone(&self.counts);
-        match server::open(&self.shared.trusted, &self.host, socket, counts).await {
+    async fn shake(&self, socket: Socket) -> Server {
+        let counts = Arc::clone(&self.line.counts);
+        match server::open(&self.shared.trusted, &self.line.host, socket, counts).await {
             Ok((sender, served)) => {
-                let gone = Rc::clone(&self.gone);
+                let line = Rc::clone(&self.line);
                 self.tasks.borrow_mut().spawn_local(async move {
                     if let Err(error) = served.with_upgrades().await {
                         tracing::debug!("a server broke off: {error}");
                     }
-                    gone.notify_one();
+                    line.end_soon();
                 });
                 Server::Open(sender)
             }
@@ -274,49 +290,23 @@ impl Connection {
         }
     }
 
-    /// Has bytes go both ways, once both sides are told, for as long as the rules allow what was asked.
+    /// Has bytes go both ways, once both sides are told.
     fn join(
-        self: &Rc<Self>,
-        (asking, has_credential): (Parts, bool),
+        &self,
+        exchange: Rc<Exchange>,
         client: hyper::upgrade::OnUpgrade,
         server: hyper::upgrade::OnUpgrade,
     ) {
-        let connection = Rc::clone(self);
-        let mut changes = self.shared.hosts.changes();
         self.tasks.borrow_mut().spawn_local(async move {
-            let joined = async {
-                match tokio::try_join!(client, server) {
-                    Ok((client, server)) => {
-                        if let Err(error) = upgrade::join(client, server, &connection.shared.hosts.mask).await
-                        {
-                            tracing::debug!("a WebSocket broke: {error}");
-                        }
-                    }
-                    Err(error) => tracing::debug!("no WebSocket: {error}"),
-                }
-            };
-            let revoked = async {
-                while changes.changed().await.is_ok() {
-                    if !connection.still_allows(&asking, has_credential) {
-                        return;
+            match tokio::try_join!(client, server) {
+                Ok((client, server)) => {
+                    if let Err(error) = upgrade::join(client, server, &exchange).await {
+                        tracing::debug!("a WebSocket broke: {error}");
                     }
                 }
-            };
-            tokio::select! {
-                () = joined => {}
-                () = revoked => {
-                    let reason = "the profile was changed, and does not allow this WebSocket any more";
-                    connection.keep(&Refusal::new(EgressCause::Revoked, reason));
-                }
+                Err(error) => tracing::debug!("no WebSocket: {error}"),
             }
         });
-    }
-
-    /// Whether what a request began may go on by the rules that are in force: where it had the credential, it has to get it still.
-    fn still_allows(&self, asking: &Parts, has_credential: bool) -> bool {
-        let found = self.shared.hosts.find(&self.host, self.port);
-        let anew = found.and_then(|host| request::anew(asking, &host));
-        anew.is_ok_and(|anew| anew.has_credential || !has_credential)
     }
 }
 

@@ -1,6 +1,6 @@
 //! WebSockets: bytes both ways, those of the server without credentials.
 
-use crate::{mask::Mask, websocket::Frames};
+use crate::{exchange::Exchange, websocket::Frames};
 use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
 use std::io;
@@ -9,11 +9,11 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, copy, split};
 /// Bytes that are read at once.
 const CHUNK: usize = 16 << 10;
 
-/// Copies until both ends have ended, or one is gone.
+/// Copies until both ends have ended, one is gone, or the server sent a credential.
 ///
 /// # Errors
-/// One is gone.
-pub(crate) async fn join(client: Upgraded, server: Upgraded, mask: &Mask) -> io::Result<()> {
+/// One is gone, or was to end.
+pub(crate) async fn join(client: Upgraded, server: Upgraded, exchange: &Exchange) -> io::Result<()> {
     let (mut from_client, mut to_client) = split(TokioIo::new(client));
     let (mut from_server, mut to_server) = split(TokioIo::new(server));
     let out = async {
@@ -28,10 +28,16 @@ pub(crate) async fn join(client: Upgraded, server: Upgraded, mask: &Mask) -> io:
                 // What waits is of a message without an end.
                 return to_client.shutdown().await;
             }
-            let piece =
-                frames.push(mask, chunk.get(..count).unwrap_or_default()).map_err(io::Error::other)?;
+            let piece = frames
+                .push(&exchange.hosts().mask, chunk.get(..count).unwrap_or_default())
+                .map_err(io::Error::other)?;
             to_client.write_all(&piece).await?;
             to_client.flush().await?;
+            if frames.found() > 0 {
+                exchange.reflects();
+                // Each message could be a guess.
+                return Err(io::Error::other("a credential came back"));
+            }
         }
     };
     tokio::try_join!(out, back).map(|_| ())

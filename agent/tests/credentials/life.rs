@@ -48,7 +48,7 @@ fn it_is_confined_before_it_has_a_credential_and_holds_no_copy_where_others_look
 #[test]
 fn a_credential_that_would_be_found_everywhere_is_refused() {
     let site = site();
-    for key in ["short", "\u{1}\u{2}\u{3}4567890"] {
+    for key in ["only-15-letters", "\u{1}\u{2}\u{3}4567890123456"] {
         let (said, ended) = Proxy::start_with(&Rules::default(), site.port, &site.root, key).err().unwrap();
         let FromCredentials::Complaint(why) = said else { panic!("{said:?}") };
         assert!(why.contains("the credential of a.example") && !why.contains(key), "{why}");

@@ -6,6 +6,8 @@
 mod clients;
 mod git;
 mod life;
+mod reflected;
 mod requests;
+mod revoked;
 mod site;
 mod support;

@@ -276,7 +276,7 @@ fn how_an_answer_comes_does_not_say_whether_a_guess_is_right() {
     }
 }
 
-/// A server that says the credential first, and then what it hears, in messages of a word; `none` in no message.
+/// A server that says hello, and then what it hears, in messages of a word: the credential for `key!`, and `none` in no message.
 fn chat() -> Site {
     Site::new(HOST, |asked, stream| {
         assert_eq!(
@@ -290,18 +290,26 @@ fn chat() -> Site {
         };
         write!(
             stream,
-            "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n{extension}X-Echo: {key}\r\n\r\n"
+            "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n{extension}\r\n"
         )?;
-        stream.write_all(&frame(key.as_bytes()))?;
+        stream.write_all(&frame(HELLO))?;
         stream.flush()?;
         let mut word = [0; 4];
         while stream.read_exact(&mut word).is_ok() {
-            stream.write_all(&if &word == b"none" { word.to_vec() } else { frame(&word) })?;
+            let said = match &word {
+                b"none" => word.to_vec(),
+                b"key!" => frame(key.as_bytes()),
+                _ => frame(&word),
+            };
+            stream.write_all(&said)?;
             stream.flush()?;
         }
         Ok(false)
     })
 }
+
+/// What it says first.
+const HELLO: &[u8] = b"hello";
 
 /// A server's message.
 fn frame(payload: &[u8]) -> Vec<u8> {
@@ -330,7 +338,22 @@ fn a_websocket_passes_and_its_messages_are_searched() {
     ask_for_websocket(&mut refused, &proxy, "/with/deflate");
     refused.read_exact(&mut [0; 12]).unwrap();
     drop(refused);
-    proxy.refused(EgressCause::Reflects);
+    assert!(proxy.refused(EgressCause::Reflects).contains("extension"));
+}
+
+#[test]
+fn a_websocket_ends_with_the_message_that_had_a_credential() {
+    let site = chat();
+    let proxy = Proxy::start(&Rules::default(), site.port, &site.root);
+    let mut stream = crate::clients::trusting(&proxy);
+    ask_for_websocket(&mut stream, &proxy, "/with/ws");
+    until_first_message(&mut stream);
+    stream.write_all(b"pingkey!ping").unwrap();
+    let mut said = Vec::new();
+    let _ = stream.read_to_end(&mut said);
+    let masked = frame(format!("Bearer {}", "*".repeat(KEY.len())).as_bytes());
+    assert!(said.starts_with(&[frame(b"ping"), masked].concat()), "{}", String::from_utf8_lossy(&said));
+    assert!(proxy.refused(EgressCause::Reflects).contains("sent a credential back"));
 }
 
 #[test]
@@ -356,10 +379,10 @@ fn a_websocket_ends_when_no_rule_gives_it_the_credential_any_more() {
         rules(id + 2, "GET /with/other", otherwise);
         assert!(!matches!(stream.read(&mut back), Ok(1..)), "it ends");
     }
-    assert!(proxy.refused(EgressCause::Revoked).contains("WebSocket"));
+    proxy.refused(EgressCause::Revoked);
 }
 
-fn ask_for_websocket(stream: &mut impl Write, proxy: &Proxy, target: &str) {
+pub(crate) fn ask_for_websocket(stream: &mut impl Write, proxy: &Proxy, target: &str) {
     write!(
         stream,
         "GET {target} HTTP/1.1\r\nHost: {HOST}:{}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Extensions: permessage-deflate\r\n\r\n",
@@ -368,11 +391,11 @@ fn ask_for_websocket(stream: &mut impl Write, proxy: &Proxy, target: &str) {
     .unwrap();
 }
 
-/// What comes until the server's first message, which has the credential in it.
+/// What comes until the server's first message.
 fn until_first_message(stream: &mut impl Read) -> Vec<u8> {
     let (mut said, mut byte) = (Vec::new(), [0]);
-    let masked = frame(format!("Bearer {}", "*".repeat(KEY.len())).as_bytes());
-    while !said.ends_with(&masked) {
+    let first = frame(HELLO);
+    while !said.ends_with(&first) {
         stream.read_exact(&mut byte).unwrap();
         said.push(byte[0]);
         assert!(said.len() < 1000, "{}", String::from_utf8_lossy(&said));

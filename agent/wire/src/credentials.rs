@@ -35,8 +35,9 @@ pub const MAX_CERTIFICATE: usize = 28 << 10;
 pub const MAX_SECRET: usize = 16 << 10;
 /// Most bytes of the key of a container's CA.
 pub const MAX_AUTHORITY: usize = 4 << 10;
-/// Shorter credentials are refused: they occur by chance, and could not be kept from coming back.
-pub const SHORTEST: usize = 8;
+/// Shorter credentials, in characters, are refused: they occur by chance, and could be guessed. What is found in answers becomes
+/// asterisks, so that each byte of a long answer can try another guess: 16 digits take years.
+pub const SHORTEST: usize = 16;
 
 /// A host whose requests a credential is put into.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -246,7 +247,8 @@ pub enum FromCredentials {
         /// The certificate of the container's CA.
         certificate: Certificate,
     },
-    /// Answers [`ToCredentials::Rules`]: they hold for every request from now on, and WebSockets that none of them allows are ended.
+    /// Answers [`ToCredentials::Rules`]: they hold for every request from now on, and of none that was under way and that they
+    /// do not allow has a byte gone on since: its connection is ended, WebSockets included.
     InForce {
         /// The number of those rules.
         id: u64,
@@ -286,7 +288,8 @@ pub enum FromLink {
         sent: u64,
         /// Bytes from its server.
         received: u64,
-        /// Why it did not just pass, if it did not: the first that was refused of it.
+        /// Why it did not just pass, if it did not: [`EgressCause::Reflects`] if a credential came back in it, or else the first that
+        /// was refused of it.
         refused: Option<TakenRefusal>,
     },
 }

@@ -466,7 +466,7 @@ pub enum EgressCause {
     NoRule,
     /// There is no credential for the host, although the profile says so.
     NoCredential,
-    /// An answer in which the credential could have come back unseen.
+    /// A credential was in what the server sent, and was masked; or it could have come back unseen.
     Reflects,
 }
 
