@@ -1,10 +1,13 @@
 //! What has some servers take a request for another one than it was judged as: by its headers, or by parameters in its query or its
 //! form. Pure.
 
-use crate::{refusal::Refusal, request::is_among};
+use crate::{
+    refusal::Refusal,
+    request::{self, is_among},
+};
 use hyper::{
     HeaderMap, Method,
-    header::{CONTENT_LENGTH, CONTENT_TYPE, TRANSFER_ENCODING},
+    header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderName, TRANSFER_ENCODING},
     http::request::Parts,
 };
 use ringfence_wire::{
@@ -12,28 +15,43 @@ use ringfence_wire::{
     requests::{RequestRule, Target},
 };
 
-/// Headers that some servers take a request's method, target or host from, in the place of what was judged.
-const OVERRIDING: [&str; 20] = [
+/// Headers that some servers take a request's method, target or host from, in the place of what was judged; and those by which it reads
+/// or writes a second resource, which nobody judged: WebDAV's COPY and MOVE, copies within object stores, links and lists of parts there.
+const OVERRIDING: [&str; 34] = [
+    "destination",
     "forwarded",
+    "x-amz-copy-source",
+    "x-copy-from",
+    "x-copy-from-account",
+    "x-envoy-original-method",
     "x-envoy-original-path",
     "x-forwarded-host",
     "x-forwarded-method",
     "x-forwarded-path",
     "x-forwarded-prefix",
+    "x-forwarded-server",
     "x-forwarded-uri",
     "x-forwarded-url",
+    "x-goog-copy-source",
     "x-host",
     "x-http-method",
     "x-http-method-override",
+    "x-http-path-override",
     "x-method",
     "x-method-override",
+    "x-ms-copy-source",
+    "x-ms-rename-source",
+    "x-object-manifest",
     "x-original-host",
     "x-original-method",
     "x-original-path",
     "x-original-uri",
     "x-original-url",
+    "x-override-url",
     "x-rewrite-uri",
     "x-rewrite-url",
+    "x-symlink-target",
+    "x-waws-unencoded-url",
 ];
 /// Parameters that say a method or headers, as [`folded`] has them: `_method` of Rack, Symfony, Laravel and Spring, and others.
 const PARAMETERS: [&str; 6] = [
@@ -55,7 +73,9 @@ pub(crate) fn judge_headers(headers: &HeaderMap) -> Result<(), Refusal> {
     match headers.keys().find(|name| is_among(name, &OVERRIDING)) {
         None => Ok(()),
         Some(name) => {
-            let reason = format!("{name} could make it another request than the one that was judged");
+            let reason = format!(
+                "{name} could make it another request than the one that was judged, or one for something else besides"
+            );
             Err(Refusal::new(EgressCause::NoRule, &reason))
         }
     }
@@ -86,7 +106,7 @@ pub(crate) fn judge_parameters(
         && let Some(other) = OTHERS.iter().find(|method| !may_be(method))
     {
         let reason = format!(
-            "a form can have `_method` in it, by which some servers take a POST for a {other}, and no rule of `allow` has {other} {path}: send JSON, or allow `* {path}`",
+            "a form can have `_method` in it, by which some servers take a POST for a {other}, and no rule of `allow` has {other} {path}: send JSON (unless the server takes `_method` from that, too), or allow `* {path}`",
             path = target.path()
         );
         return Err(Refusal::new(EgressCause::NoRule, &reason));
@@ -100,7 +120,12 @@ fn saying(query: &str) -> Option<&'static str> {
         let mut name = parameter.split('=').next().unwrap_or_default().as_bytes().to_vec();
         // However often a server decodes it, `=` included.
         for _ in 0..=LAYERS {
-            let folded = folded(name.split(|byte| *byte == b'=').next().unwrap_or_default());
+            let bare = name.split(|byte| *byte == b'=').next().unwrap_or_default();
+            let folded = folded(bare);
+            // Names that end where C has them end, and escapes that servers know which this one does not.
+            if bare.iter().any(u8::is_ascii_control) || has_odd_escape(bare) {
+                return Some("an escape");
+            }
             if let Some(known) = PARAMETERS.iter().find(|known| **known == folded) {
                 return Some(*known);
             }
@@ -118,6 +143,12 @@ fn folded(name: &[u8]) -> String {
     let bare = text.trim_start_matches('_').trim_end_matches('_');
     let has_mark = text.starts_with('_') && !bare.starts_with("x_");
     if has_mark { format!("_{bare}") } else { bare.to_owned() }
+}
+
+/// Whether there is a `%` that no two digits follow, as in `%u002D`.
+fn has_odd_escape(text: &[u8]) -> bool {
+    let mut behind = text.split(|byte| *byte == b'%').skip(1);
+    behind.any(|behind| !behind.get(..2).is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit)))
 }
 
 fn decoded(text: &[u8]) -> Vec<u8> {
@@ -146,7 +177,9 @@ fn is_form(headers: &HeaderMap) -> bool {
         let text = text.trim().to_ascii_lowercase();
         text.is_empty() || text.contains("urlencoded") || text.contains("multipart")
     };
-    let mut types = headers.get_all(CONTENT_TYPE).into_iter().peekable();
+    // Also one that servers fold into the other.
+    let is_type = |name: &HeaderName| request::is_one(name, CONTENT_TYPE.as_str());
+    let mut types = headers.iter().filter(|(name, _)| is_type(name)).map(|(_, value)| value).peekable();
     if types.peek().is_some() {
         return types.any(|value| is_one(String::from_utf8_lossy(value.as_bytes()).into_owned()));
     }
@@ -187,6 +220,9 @@ mod tests {
             "_method[]=PUT",
             "_method%5B%5D=PUT",
             "_method",
+            "_method%00x=PUT",
+            "_method%2500x=PUT",
+            "X%u002DHTTP-Method-Override=PUT",
             "x-http-method-override=PUT",
             "X_HTTP_Method_Override=PUT",
             "$httpMethod=PUT",

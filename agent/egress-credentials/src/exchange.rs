@@ -1,7 +1,8 @@
 //! A request and its answer, for as long as any of both is under way: what ends them before their time.
 //!
-//! All of it happens at once. Once other rules are in force, or a connection is cut for another reason, not a byte goes to its server
-//! or comes from there, however much waits to be written: [`crate::stream`] asks [`Counts::is_cut`].
+//! All of it happens at once. Once other rules are in force, or a connection is cut for another reason, not a byte more is written to its
+//! server or its client, however much waits for that: [`crate::stream`] asks [`Counts::is_cut`]. What the kernel has taken it may still
+//! send.
 
 use crate::{hosts::Hosts, refusal::Refusal, request, stream::Counts};
 use hyper::http::request::Parts;
@@ -74,11 +75,10 @@ impl Line {
     }
 
     /// A credential was in what its server sent: that is told whatever else was refused of it, and nothing more is asked.
-    pub(crate) fn reflects(&self, hosts: &Hosts) {
+    pub(crate) fn reflects(&self) {
         if self.has_reflected.replace(true) {
             return;
         }
-        hosts.count_reflection(&self.host, self.port);
         let reason = format!(
             "{} sent a credential back, which the container was given as asterisks; the connection ends with that",
             self.host
@@ -92,6 +92,8 @@ impl Line {
 pub(crate) struct Exchange {
     asked: Parts,
     has_credential: bool,
+    /// Cookies are taken out of its answer.
+    takes_cookies: bool,
     /// Not the connection itself, whose tasks have this: it would never go.
     line: Rc<Line>,
     hosts: Rc<Hosts>,
@@ -100,7 +102,7 @@ pub(crate) struct Exchange {
 impl Exchange {
     /// A credential was in its answer.
     pub(crate) fn reflects(&self) {
-        self.line.reflects(&self.hosts);
+        self.line.reflects();
     }
 
     pub(crate) fn hosts(&self) -> &Hosts {
@@ -109,9 +111,10 @@ impl Exchange {
 
     /// Whether it may go on by the rules that are in force: where it had the credential, it has to get it still.
     fn is_allowed(&self) -> bool {
-        let found = self.hosts.find(&self.line.host, self.line.port);
-        let anew = found.and_then(|host| request::anew(&self.asked, &host));
-        anew.is_ok_and(|anew| anew.has_credential || !self.has_credential)
+        let Ok(host) = self.hosts.find(&self.line.host, self.line.port) else { return false };
+        let takes_cookies = self.takes_cookies || host.rules.cookies;
+        let anew = request::anew(&self.asked, &host);
+        anew.is_ok_and(|anew| !self.has_credential || anew.has_credential && takes_cookies)
     }
 }
 
@@ -123,12 +126,13 @@ impl Exchanges {
     /// One that begins.
     pub(crate) fn begin(
         &self,
-        (asked, has_credential): (Parts, bool),
+        asked: Parts,
+        (has_credential, takes_cookies): (bool, bool),
         line: &Rc<Line>,
         hosts: &Rc<Hosts>,
     ) -> Rc<Exchange> {
         let (line, hosts) = (Rc::clone(line), Rc::clone(hosts));
-        let exchange = Rc::new(Exchange { asked, has_credential, line, hosts });
+        let exchange = Rc::new(Exchange { asked, has_credential, takes_cookies, line, hosts });
         let mut all = self.0.borrow_mut();
         all.retain(|one| one.strong_count() > 0);
         all.push(Rc::downgrade(&exchange));
@@ -170,33 +174,27 @@ mod tests {
         let secret = Secret::from("secret-token-0123".to_owned());
         let hosts = Rc::new(Hosts::new(vec![(rules("* /**"), secret)]).unwrap());
         let exchanges = Exchanges::default();
-        let begin = |target: &str| {
+        let begin = |target: &str, takes_cookies| {
             let line = Rc::new(Line::new("a.org".into(), 443));
             let asked = Request::get(target).header("host", "a.org").body(()).unwrap().into_parts().0;
-            (exchanges.begin((asked, true), &line, &hosts), line)
+            (exchanges.begin(asked, (true, takes_cookies), &line, &hosts), line)
         };
-        let ((_kept, goes_on), (_also, ends)) = (begin("/kept"), begin("/gone"));
+        let ((_kept, goes_on), (_also, ends)) = (begin("/kept", true), begin("/gone", true));
+        let (_and, gives_cookies) = begin("/kept", false);
         exchanges.replace_rules(&hosts, &[rules("GET /kept")]);
         assert!(!goes_on.counts.is_cut() && goes_on.refused().is_none(), "the control");
-        assert!(ends.counts.is_cut());
+        assert!(ends.counts.is_cut() && gives_cookies.counts.is_cut());
         assert_eq!(ends.refused().unwrap().cause, EgressCause::Revoked);
     }
 
     #[test]
     fn a_credential_that_came_back_is_told_once_and_whatever_was_refused_before() {
-        let secret = Secret::from("secret-token-0123".to_owned());
-        let hosts = Hosts::new(vec![(rules("* /**"), secret)]).unwrap();
-        for number in 0..crate::hosts::MOST_REFLECTIONS {
-            assert!(hosts.may_answer("a.org", 443).is_ok(), "{number}");
-            let line = Line::new("a.org".into(), 443);
-            line.keep(&Refusal::new(EgressCause::NoRule, "another"));
-            line.reflects(&hosts);
-            line.reflects(&hosts);
-            assert_eq!(line.refused().unwrap().cause, EgressCause::Reflects);
-        }
-        assert_eq!(hosts.may_answer("a.org", 443).unwrap_err().cause, EgressCause::Reflects);
-        hosts.replace(&[rules("* /**")]);
-        assert!(hosts.may_answer("a.org", 443).is_err(), "rules give it nothing back");
-        assert!(hosts.may_answer("b.org", 443).is_ok(), "another host has nothing to do with it");
+        let line = Line::new("a.org".into(), 443);
+        line.keep(&Refusal::new(EgressCause::NoRule, "another"));
+        line.reflects();
+        let told = line.refused().unwrap();
+        line.reflects();
+        assert_eq!(told.cause, EgressCause::Reflects);
+        assert_eq!(line.refused().unwrap().reason, told.reason);
     }
 }

@@ -9,11 +9,8 @@ use ringfence_wire::{
     credentials::{CredentialPlace, HostCredential, SHORTEST},
     egress::EgressCause,
 };
-use std::{cell::RefCell, collections::BTreeMap, rc::Rc};
+use std::{cell::RefCell, rc::Rc};
 use zeroize::Zeroizing;
-
-/// Connections to a host in which a credential may come back: which guess was right could be read off each.
-pub(crate) const MOST_REFLECTIONS: u32 = 8;
 
 /// Why a credential cannot be put in.
 #[derive(Debug, thiserror::Error)]
@@ -103,8 +100,6 @@ pub(crate) struct Hosts {
     /// How all credentials are kept from coming back, whichever host answers: one may show what another was sent. What is taken out
     /// of the rules is looked for as well.
     pub(crate) mask: Mask,
-    /// Connections to each host and port in which one came back. No rules take any off.
-    reflections: RefCell<BTreeMap<(String, u16), u32>>,
 }
 
 impl Hosts {
@@ -118,7 +113,7 @@ impl Hosts {
         // Each is one that can be looked for: then all of them.
         let hosts = RefCell::new(hosts.collect::<Result<_, _>>()?);
         let mask = Mask::all(&secrets).ok_or(Unfit::Together)?;
-        Ok(Self { hosts, mask, reflections: RefCell::default() })
+        Ok(Self { hosts, mask })
     }
 
     /// A host at a port.
@@ -150,34 +145,6 @@ impl Hosts {
         });
         let renewed = renewed.collect();
         *hosts = renewed;
-    }
-
-    /// A credential came back in a connection to it.
-    pub(crate) fn count_reflection(&self, host: &str, port: u16) {
-        let mut all = self.reflections.borrow_mut();
-        let count = all.entry((host.to_owned(), port)).or_default();
-        *count = count.saturating_add(1);
-        if *count == MOST_REFLECTIONS {
-            tracing::warn!(
-                "{host}:{port} sent a credential back in {MOST_REFLECTIONS} connections, and is asked for nothing more"
-            );
-        }
-    }
-
-    /// Whether a host may be asked for anything: with the credential or without, its answers are searched for all of them.
-    ///
-    /// # Errors
-    /// Credentials came back from it too often.
-    pub(crate) fn may_answer(&self, host: &str, port: u16) -> Result<(), Refusal> {
-        let all = self.reflections.borrow();
-        let count = all.get(&(host.to_owned(), port)).copied().unwrap_or_default();
-        if count < MOST_REFLECTIONS {
-            return Ok(());
-        }
-        let reason = format!(
-            "a credential came back from it in {MOST_REFLECTIONS} connections, from which it could be guessed: start the container again, and allow no request whose answer has it"
-        );
-        Err(Refusal::new(EgressCause::Reflects, &reason))
     }
 }
 

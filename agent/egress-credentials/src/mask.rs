@@ -208,6 +208,8 @@ struct Line {
     last: u8,
     /// Characters of base64 at the end of what there is of it.
     run: usize,
+    /// Blanks are behind those.
+    is_blank: bool,
     /// Whether its end is the end of all that could have begun in it.
     is_end: bool,
     /// Of what waits, so many bytes are in lines that ended so.
@@ -215,6 +217,11 @@ struct Line {
 }
 
 impl Line {
+    fn count(&mut self, began: bool) {
+        self.run = if began || self.is_blank { 1 } else { self.run + 1 };
+        self.is_blank = false;
+    }
+
     /// A byte, the last of so many that wait.
     fn push(&mut self, byte: u8, until: usize) {
         let began = matches!(self.last, b'\n' | b'\r');
@@ -222,9 +229,13 @@ impl Line {
             b'\n' if self.last == b'\r' => {}
             // Nobody cuts base64 by an empty line: it ends events.
             b'\n' | b'\r' => self.is_end = self.run < CUT || began,
-            b'+' | b'/' | b'-' | b'_' | b'=' => self.run = if began { 1 } else { self.run + 1 },
-            _ if byte.is_ascii_alphanumeric() => self.run = if began { 1 } else { self.run + 1 },
-            _ => self.run = 0,
+            // What a cut may have before its line end, and what wide characters are made of.
+            b' ' | b'\t' | b'\\' if !began => self.is_blank = true,
+            0 => return,
+            // Characters as they are, and as they are spelled.
+            b'+' | b'/' | b'-' | b'_' | b'=' | b'&' | b'#' | b';' | b'%' => self.count(began),
+            _ if byte.is_ascii_alphanumeric() => self.count(began),
+            _ => (self.run, self.is_blank) = (0, false),
         }
         self.last = byte;
         if self.is_end && matches!(byte, b'\n' | b'\r') {

@@ -219,7 +219,7 @@ impl Connection {
             let Anew { head, is_upgrade, has_credential } = anew;
             let asked = Asked { method: head.method().clone(), is_upgrade, takes_cookies };
             let Shared { exchanges, hosts, .. } = &*self.shared;
-            let exchange = exchanges.begin((parts, has_credential), &self.line, hosts);
+            let exchange = exchanges.begin(parts, (has_credential, takes_cookies), &self.line, hosts);
             let body = Forwarded::new(body, Rc::clone(&exchange));
             (sender.send_request(head.map(|()| body)), exchange, asked)
         };
@@ -252,7 +252,6 @@ impl Connection {
     /// A request as it goes on by the rules that are in force, and whether cookies are taken out of its answer.
     fn judge(&self, parts: &Parts) -> Result<(Anew, bool), Refusal> {
         let Line { host, port, .. } = &*self.line;
-        self.shared.hosts.may_answer(host, *port)?;
         let host = self.shared.hosts.find(host, *port)?;
         let anew = request::anew(parts, &host)?;
         let takes_cookies = anew.has_credential && !host.rules.cookies;

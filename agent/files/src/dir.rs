@@ -215,6 +215,15 @@ impl Dir {
             Err(error) => Err(error.into()),
         }
     }
+
+    /// The same, which nobody may have made before.
+    ///
+    /// # Errors
+    /// As [`Self::below`] and mkdir(2): `EEXIST` among them.
+    pub fn make_new_below(&self, name: &OsStr, mode: u32) -> io::Result<Self> {
+        mkdirat(&self.fd, single(name)?, Mode::from_raw_mode(mode))?;
+        self.below(name)
+    }
 }
 
 by_descriptor!(Dir);

@@ -76,6 +76,7 @@ pub use nest::meet as meet_policies;
 pub use problem::{CompileErrors, LoadErrors, Problem};
 pub use protect::source_places;
 pub use rule::{AxisRules, Denials, Rule, Rules, WORKDIR};
+pub use sets::DIR as SETS_DIR;
 pub use source::Provenance;
 
 use ringfence_grant::{CountBound, Grant, Scope};

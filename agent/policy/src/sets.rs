@@ -20,7 +20,7 @@ use std::{
 /// How an entry begins that stands for a set.
 const PREFIX: &str = "set:";
 /// The directory of sets, beside profiles.
-pub(crate) const DIR: &str = "sets";
+pub const DIR: &str = "sets";
 
 /// What an entry of a profile's `net` is.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]

@@ -248,7 +248,8 @@ fn a_request_has_the_credential_though_neither_its_client_nor_the_worker_has() {
     let _ = client.read_to_string(&mut said);
     let masked = format!("authorization: Bearer {}\r\n", "*".repeat(KEY.len()));
     assert!(said.starts_with("HTTP/1.1 200 ") && said.contains(&masked), "{said}");
-    let record = core.recorded(EgressOutcome::Passed, None);
+    // Its answer has the credential.
+    let record = core.recorded(EgressOutcome::Ended, Some(EgressCause::Reflects));
     let EgressRecord::Connection { sent, received, .. } = record else { panic!() };
     assert!(sent > 300 && received > 300, "{sent} {received}");
     process.kill().unwrap();

@@ -149,7 +149,11 @@ fn in_lines(key: &str, width: usize, cut: &str) -> (String, String) {
 fn base64_in_lines_is_found_however_it_comes() {
     let mask = mask();
     for width in [60, 64, 76, 16, 23] {
-        for cut in ["\n", "\r\n", "\\n", "\\r\\n", "=\r\n", "=\n", " ", "\n    ", "\r\n\t", "%0A", "&#10;"] {
+        let cuts = [
+            "\n", "\r\n", "\\n", "\\r\\n", "=\r\n", "=\n", " ", "\n    ", "\r\n\t", "%0A", "&#10;", " \n",
+            "\t\r\n", "  \n  ", "\\\n",
+        ];
+        for cut in cuts {
             let (text, inside) = in_lines(KEY, width, cut);
             for size in [1, 7, 50, 1000] {
                 let (mut pieces, mut out) = (Pieces::default(), Vec::new());
@@ -185,7 +189,15 @@ fn lines_wait_where_base64_could_be_cut_and_events_do_not() {
     ] {
         assert_eq!(goes(text), text.len(), "{text:?}");
     }
-    for text in ["aaaaaaaaaaaaaaaa\n", "aaaaaaaaaaaaaaaa\r\n", "data: ~~~~~aaaaaaaaaaaa/a=-\n"] {
+    let wide = "a\0".repeat(20) + "\n\0";
+    for text in [
+        "aaaaaaaaaaaaaaaa\n",
+        "aaaaaaaaaaaaaaaa\r\n",
+        "aaaaaaaaaaaaaaaa \t\n",
+        "data: ~~~~~aaaaaaaaaaaa/a=-\n",
+        "data: ~~~~~aaaaaaa&#43;aaaa\n",
+        &wide,
+    ] {
         assert_eq!(goes(text), 0, "{text:?}");
     }
     assert_eq!(goes("aaaaaaaaaaaaaaaa\nend.\n"), 22, "the next line's end is one");
@@ -236,9 +248,13 @@ proptest! {
     }
 
     #[test]
-    fn only_lengths_and_where_lines_end_say_what_waits(a in "([ghp/a+b=c %]{0,40}|[ghp/a+=]{12,20})(\n|\r\n|\n\n|)([ghp/a+b=c\n %]{0,200})", size in 1usize..40, by_line: bool) {
-        // Which of them base64 has is told, and nothing else.
-        let other = |c| if matches!(c, ' ' | '%') { '~' } else { 'x' };
+    fn only_lengths_and_where_lines_end_say_what_waits(a in "([ghp/a+b=c %,]{0,40}|[ghp/a+=]{12,20})( |)(\n|\r\n|\n\n|)([ghp/a+b=c\n %,]{0,200})", size in 1usize..40, by_line: bool) {
+        // Which of them base64 has, as it is or spelled, and which are blank is told, and nothing else.
+        let other = |c| match c {
+            ' ' => '\t',
+            ',' => '~',
+            _ => 'x',
+        };
         let b: String = a.chars().map(|c| if matches!(c, '\n' | '\r') { c } else { other(c) }).collect();
         let cut = |text: &str| {
             let pieces: Vec<&[u8]> = text.as_bytes().chunks(size).collect();

@@ -195,7 +195,10 @@ impl Dir {
     /// # Errors
     /// ENOENT: one is not there; EINVAL where the file system cannot do that; as rename(2).
     pub fn exchange(&self, one: &OsStr, other: &OsStr) -> io::Result<()> {
-        Ok(renameat_with(&self.fd, single(one)?, &self.fd, single(other)?, RenameFlags::EXCHANGE)?)
+        renameat_with(&self.fd, single(one)?, &self.fd, single(other)?, RenameFlags::EXCHANGE)?;
+        // Where directories cannot be synced, the exchange stands all the same.
+        let _ = fsync(&self.fd);
+        Ok(())
     }
 
     /// Removes a name that is no directory's. True: it was there.

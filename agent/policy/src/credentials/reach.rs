@@ -172,11 +172,18 @@ impl Reach<'_> {
             return Err(CredentialError::PathWritten(dir.clone()));
         }
         let named = words::named(command, &dirs, home, variable);
-        match self.written(&named) {
-            Some(place) => Err(CredentialError::CommandWritten {
-                program: ringfence_credentials::program(command),
-                place,
-            }),
+        // A directory is what is in it: modules, hooks, a `__main__.py`.
+        let within = named.iter().filter(|path| self.is_dir(path)).map(|dir| dir.join(ANY_NAME));
+        let within: Vec<PathBuf> = within.collect();
+        match self.written(named.iter().chain(&within)) {
+            Some(place) => {
+                let place = match place.ends_with(ANY_NAME) {
+                    true => place.parent().map(Path::to_owned).unwrap_or_default(),
+                    false => place,
+                };
+                let program = ringfence_credentials::program(command);
+                Err(CredentialError::CommandWritten { program, place })
+            }
             None => Ok(()),
         }
     }
@@ -219,6 +226,12 @@ impl Reach<'_> {
             | Place::Abstract(_)
             | Place::Named { .. } => false,
         })
+    }
+
+    fn is_dir(&self, path: &Path) -> bool {
+        let resolved = self.resolved(path).map(|resolved| resolved.path).unwrap_or_default();
+        let path = Path::new(OsStr::from_bytes(&resolved));
+        self.root.join(path.strip_prefix("/").unwrap_or(path)).is_dir()
     }
 
     fn is_device(&self, path: &Path) -> bool {

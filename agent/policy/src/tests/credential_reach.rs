@@ -47,6 +47,7 @@ fn nothing_that_a_command_runs_is_where_the_agent_writes() {
         ("/home/work", "\"pass show x | head -1\"", usual),
         ("/home/work", "[\"pass\", \"show\", \"x\"]", usual),
         ("/home/work", "\"~/own/token\"", usual),
+        ("/home/work/**", "[\"python3\", \"/home/own\"]", usual),
         ("/home/work", "[\"bash\", \"-c\", \"~/own/token\"]", "/home/own:/usr/bin"),
         // Nobody makes the directory that is not there, nor what is above it.
         ("/home/work", "\"pass show x\"", "/home/none/bin:/usr/bin"),
@@ -62,6 +63,9 @@ fn nothing_that_a_command_runs_is_where_the_agent_writes() {
         ("/home/work", "[\"bash\", \"-c\", \"exec ~/work/bin/token\"]", usual, words),
         ("/home/work", "[\"python3\", \"/home/work/token.py\"]", usual, words),
         ("/home/work", "[\"env\", \"--chdir=/home/work\", \"pass\"]", usual, words),
+        ("/home/work/**", "[\"env\", \"--chdir=/home/work\", \"pass\"]", usual, words),
+        ("/home/work/**", "\"run-parts ~/work\"", usual, words),
+        ("/home/work/*", "[\"python3\", \"/home/work\"]", usual, words),
         ("/home/work", "[\"/opt/bin/token\"]", usual, words),
         ("/home/work", "\"linked\"", usual, words),
         ("/home/work", "[\"env\", \"linked\"]", usual, words),

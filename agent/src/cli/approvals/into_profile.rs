@@ -165,7 +165,12 @@ fn swap(dir: &Dir, (name, beside): (&OsStr, &OsStr), text: &str) -> anyhow::Resu
     if read(dir, beside).is_ok_and(|(before, _)| before == text) {
         return Ok(());
     }
-    dir.exchange(beside, name).context("it cannot be put back as it was")?;
+    match dir.exchange(beside, name) {
+        // And removed it since: it is theirs that comes back, unless there is another by now.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => dir.rename_new(beside, name),
+        exchanged => exchanged,
+    }
+    .context("it cannot be put back as it was")?;
     bail!(CHANGED);
 }
 
@@ -300,12 +305,17 @@ mod tests {
         fs::remove_file(path("wide.toml")).expect("removed");
         fs::remove_file(path("wider.toml")).expect("removed");
         write("narrow.toml", "extends = \"p\"\n");
+        // One that has nothing to do with it, but a set of this host's own.
+        fs::create_dir(path("sets")).expect("made");
+        write("sets/ours.toml", "description = \"ours\"\n[hosts]\n\"c.org:443\" = \"ours\"\n");
+        write("other.toml", &format!("[grant]\nnet = {{ only = [\"set:ours\"] }}\n{REST}"));
+        assert!(ringfence_policy::load("other", &dirs).is_ok(), "the control");
         assert!(add(&file, "b.org:443", &dirs).unwrap_or_else(|error| panic!("the control: {error:#}")));
         assert!(fs::read_to_string(&file).expect("read").contains("b.org"));
         let mut names: Vec<_> =
             folder.path().read_dir().expect("read").map(|one| one.expect("one").file_name()).collect();
         names.sort();
-        assert_eq!(names, ["broken.toml", "narrow.toml", "p.toml"], "nothing is left");
+        assert_eq!(names, ["broken.toml", "narrow.toml", "other.toml", "p.toml", "sets"], "nothing is left");
     }
 
     #[test]

@@ -26,7 +26,7 @@ use std::{
 /// Lists and decides tool calls that wait for approval.
 ///
 /// Without a subcommand it lists them, as `ringfence approvals list` does. A decision is for one call, once, unless `--scope` says
-/// more. Connections of containers to hosts that their profiles do not grant wait among them, where `[net] ask` says so. Processes that the MCP client started may not decide, nor processes in a container.
+/// more. Connections of containers to hosts that their profiles do not grant wait among them, where `[net] ask` says so. Processes that the MCP client started may not decide (they may deny a connection), nor processes in a container.
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
 #[command(after_help = "Examples:

@@ -4,11 +4,12 @@
 use anyhow::{Context, bail};
 use ringfence_base::escape::line as printable;
 use ringfence_files::Dir;
-use ringfence_policy::{self as profile, Dirs};
+use ringfence_policy::{self as profile, Dirs, SETS_DIR};
 use std::{
     ffi::{OsStr, OsString},
     fs,
     path::{Path, PathBuf},
+    time::{SystemTime, UNIX_EPOCH},
 };
 use toml_edit::DocumentMut;
 
@@ -17,8 +18,9 @@ use toml_edit::DocumentMut;
 /// # Errors
 /// Which would not be; that it cannot be told.
 pub(super) fn dependants(dir: &Dir, (name, beside): (&OsStr, &OsStr), dirs: &Dirs) -> anyhow::Result<()> {
-    let mut folder = OsString::from(format!(".{}.", std::process::id()));
-    folder.push("tried");
+    // What an earlier one left that was ended in the middle is not in the way, nor what somebody else made.
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
+    let folder = OsString::from(format!(".{}.{now}.tried", std::process::id()));
     let tried = Tried::make(dir, folder).context("nothing can be made beside it")?;
     let (file, changed) = (dir.path().join(name), dir.path().join(beside));
     let (mut broken, mut unknown) = (Vec::new(), Vec::new());
@@ -26,6 +28,7 @@ pub(super) fn dependants(dir: &Dir, (name, beside): (&OsStr, &OsStr), dirs: &Dir
     for one in &there {
         tried.put(&dirs.system.join(format!("{one}.toml")), &file, &changed)?;
     }
+    tried.put_sets(&dirs.system)?;
     let instead = Dirs { system: tried.path(), user: None };
     for one in there {
         // What is not valid as it is stays as it is.
@@ -69,8 +72,17 @@ struct Tried<'a> {
 
 impl<'a> Tried<'a> {
     fn make(within: &'a Dir, name: OsString) -> std::io::Result<Self> {
-        let folder = within.make_below(&name, 0o700)?;
+        let folder = within.make_new_below(&name, 0o700)?;
         Ok(Self { within, name, folder })
+    }
+
+    /// The host's own sets of hosts, as they are.
+    fn put_sets(&self, system: &Path) -> anyhow::Result<()> {
+        let sets = system.join(SETS_DIR);
+        if sets.is_dir() {
+            self.folder.link(&std::path::absolute(sets)?, OsStr::new(SETS_DIR))?;
+        }
+        Ok(())
     }
 
     fn path(&self) -> PathBuf {
