@@ -245,7 +245,7 @@ fn no_command_for_a_credential_is_run_where_the_daemon_would_refuse_the_profile(
     let mark = host.path("mine/ran");
     let profile = PROFILE.replace("net = { only = [] }", "net = { only = [\"a.org\"] }")
         + &format!(
-            "[net.credentials.\"a.org\"]\ntoken_command = \"touch {} && echo a-secret-token\"\nallow = [\"GET /a\"]\n",
+            "[net.credentials.\"a.org\"]\ntoken_command = \"touch {} && echo a-secret-token-of-a-service\"\nallow = [\"GET /a\"]\n",
             mark.display()
         );
     fs::write(&config, &profile).unwrap();
