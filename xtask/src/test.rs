@@ -22,10 +22,10 @@ use std::time::Instant;
 
 const CARGO_DENY: &str = "0.20.2";
 
-/// Test programs that run at once: one alone leaves half of two processors idle.
-const FULL_WIDTH: usize = 2;
-/// The same where minutes count: each waits for processes and clocks most of its time.
-const SMOKE_WIDTH: usize = 3;
+/// Lots of other parties' software that run at once: one alone leaves half of two processors idle.
+const LOTS_WIDTH: usize = 2;
+/// Test programs that run at once: each waits for processes and clocks most of its time.
+const TESTS_WIDTH: usize = 3;
 
 /// Runs every check; the last line says how many passed and failed.
 ///
@@ -66,7 +66,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     if args.smoke {
         smoke(&mut tally);
     } else {
-        part(&mut tally, "unit and black-box tests", || unit::tests(FULL_WIDTH));
+        part(&mut tally, "unit and black-box tests", || unit::tests(TESTS_WIDTH));
         others(&mut tally);
         part(&mut tally, "VM tests", vm_test::full);
     }
@@ -97,7 +97,7 @@ fn others(tally: &mut Tally) {
     }
     let (next, tallies) = (AtomicUsize::new(0), Mutex::new(tally));
     thread::scope(|scope| {
-        for _ in 0..FULL_WIDTH {
+        for _ in 0..LOTS_WIDTH {
             scope.spawn(|| {
                 while let Some((name, tests)) = LOTS.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let mut own = Tally::default();
@@ -121,7 +121,7 @@ fn smoke(tally: &mut Tally) {
     };
     let (tests, cases) = thread::scope(|scope| {
         let guest = scope.spawn(|| smoke.run());
-        (unit::tests(SMOKE_WIDTH), guest.join())
+        (unit::tests(TESTS_WIDTH), guest.join())
     });
     add(tally, "unit and black-box tests", tests);
     add(tally, "VM tests", cases.unwrap_or_else(|_| Err(anyhow!("their thread panicked"))));
