@@ -96,7 +96,7 @@ pub(crate) fn judge_parameters(
         && !is_named()
     {
         let reason = format!(
-            "`{name}` in its query could make it another request than the one that was judged: a rule of `allow` has to have the whole query"
+            "{name} in its query could make it another request than the one that was judged: a rule of `allow` has to have the whole query"
         );
         return Err(Refusal::new(EgressCause::NoRule, &reason));
     }
@@ -114,8 +114,8 @@ pub(crate) fn judge_parameters(
     Ok(())
 }
 
-/// The first parameter of a query that says a method or headers.
-fn saying(query: &str) -> Option<&'static str> {
+/// The first parameter of a query that says a method or headers, or may do so to some servers, for a sentence.
+fn saying(query: &str) -> Option<String> {
     query.split(['&', ';']).find_map(|parameter| {
         let mut name = parameter.split('=').next().unwrap_or_default().as_bytes().to_vec();
         // However often a server decodes it, `=` included.
@@ -124,10 +124,10 @@ fn saying(query: &str) -> Option<&'static str> {
             let folded = folded(bare);
             // Names that end where C has them end, and escapes that servers know which this one does not.
             if bare.iter().any(u8::is_ascii_control) || has_odd_escape(bare) {
-                return Some("an escape");
+                return Some("a name that servers read differently".to_owned());
             }
             if let Some(known) = PARAMETERS.iter().find(|known| **known == folded) {
-                return Some(*known);
+                return Some(format!("`{known}`"));
             }
             name = decoded(&name);
         }
@@ -265,6 +265,7 @@ mod tests {
             &[length],
             &[("transfer-encoding", "chunked")],
             &[("content-type", " "), length],
+            &[("content_type", "application/x-www-form-urlencoded"), ("content-type", "application/json")],
         ] {
             let said =
                 judged("POST", "/a", headers, &["POST /a", "PUT /a", "PATCH /a", "GET /a"]).unwrap_err();
@@ -275,8 +276,9 @@ mod tests {
             }
             assert_eq!(judged("PUT", "/a", headers, &["PUT /a"]), Ok(()), "no server makes another of it");
         }
-        for headers in [&[("content-type", "application/json"), length][..], &[], &[("content-length", "0")]]
-        {
+        let folded = [("content_type", "application/json"), ("content-type", "application/json")];
+        let json = [("content-type", "application/json"), length];
+        for headers in [&json[..], &folded, &[], &[("content-length", "0")]] {
             assert_eq!(judged("POST", "/a", headers, &["POST /a"]), Ok(()), "{headers:?}: the control");
         }
     }

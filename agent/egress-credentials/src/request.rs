@@ -293,6 +293,8 @@ mod tests {
             "GET /repos/x\nX-Forwarded-Path: /admin",
             "GET /repos/x\nX-Forwarded-Host: b.org",
             "GET /repos/x\nX-Original-URL: /admin",
+            "GET /repos/x\nDestination: https://a.org/admin",
+            "GET /repos/x\nX_Goog_Copy_Source: /payroll/all.csv",
         ] {
             assert_eq!(refused(head), EgressCause::NoRule, "{head}");
         }
